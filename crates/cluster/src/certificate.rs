@@ -79,7 +79,7 @@ pub enum CertificateError {
         cluster: ClusterId,
     },
     /// A name that no node may have.
-    #[error("`{name}` is no name of a node; use 1 to 63 letters, digits, `-`, `_` and `.`")]
+    #[error("`{name}` is not a valid node name; use 1 to 63 letters, digits, `-`, `_` and `.`")]
     BadName {
         /// The name, escaped and cut short.
         name: String,

@@ -109,33 +109,33 @@ impl Default for FunctionFamilies {
 impl FunctionFamilies {
     /// Adds the figures to what a registry encodes.
     pub fn register(&self, registry: &mut Registry) {
-        registry.register("invocations", "Invocations by how they ended", self.outcomes.clone());
+        registry.register("invocations", "Invocations by outcome", self.outcomes.clone());
         registry.register_with_unit(
             "invocation_duration",
-            "Making the isolate and running the function",
+            "Time to start the isolate and to run the function, in seconds",
             Unit::Seconds,
             self.durations.clone(),
         );
         registry.register_with_unit(
             "queue_duration",
-            "Waiting for the turn",
+            "Time in the queue of the function, in seconds",
             Unit::Seconds,
             self.queue_durations.clone(),
         );
         registry.register_with_unit(
             "invocation_cpu",
-            "Time on a thread: what functions computed",
+            "Processor time of invocations, without waits, in seconds",
             Unit::Seconds,
             self.cpu.clone(),
         );
         registry.register(
             "invocation_starts",
-            "In a new instance (cold) or one that waited (warm)",
+            "Starts in a new isolate (cold) or in a reused one (warm)",
             self.starts.clone(),
         );
         registry.register_with_unit(
             "function_memory_peak",
-            "The most linear memory that one invocation had",
+            "Largest linear memory of one invocation, in bytes",
             Unit::Bytes,
             self.memory_peaks.clone(),
         );

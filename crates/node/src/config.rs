@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use crate::access::AccessSection;
 use crate::bridge::config::{self as bridge, BridgeConfigError, BridgeSection};
-use crate::memory_plan::{MemoryPlan, MemoryWishes};
+use crate::memory_plan::{MemoryOverrides, MemoryPlan};
 use crate::tls::{ClientCertificates, TlsError, TlsSection};
 
 /// Configuration of a node. Every setting has a default, so an empty file is valid.
@@ -31,7 +31,7 @@ pub struct NodeConfig {
     pub http: SocketAddr,
     /// The MQTT listener.
     pub mqtt: SocketAddr,
-    /// The listener for MQTT over TLS; by default disabled.
+    /// The listener for MQTT over TLS; disabled by default.
     pub mqtts: Option<SocketAddr>,
     /// The control API, metrics and health.
     pub control: SocketAddr,
@@ -193,13 +193,13 @@ impl Default for TracesSection {
 pub struct IsolatesSection {
     /// Maximum number of isolates over all functions; by default the number that the machine has room for.
     pub max: Option<u32>,
-    /// Maximum memory of an isolate; it bounds the functions' own limits. By default a quarter of the machine's memory,
-    /// at most 256 MiB.
+    /// Maximum memory of an isolate; it bounds the functions' own limits. By default the largest memory that
+    /// one function can have within the budget of functions, from 64 to 256 MiB.
     pub max_memory: Option<ByteSize>,
     /// Address space that each isolate reserves: by default 4 GiB if available, which makes bounds checks unnecessary.
     pub reservation: Option<ByteSize>,
     /// Maximum memory of the process that parses, evaluates and compiles a function. By default three quarters of the
-    /// machine's memory, at least 512 MiB if the machine has it.
+    /// machine's memory, at least 512 MiB if the machine has it, else at least 192 MiB.
     pub compile_memory: Option<ByteSize>,
     /// Maximum total size of the files of compiled code; the least recently used are removed first.
     pub code_cache: ByteSize,
@@ -401,9 +401,9 @@ pub enum ConfigError {
     },
     /// MQTT clients on other machines have no means to authenticate.
     #[error(
-        "{listener} = {address} can be reached from other machines, and clients there have no way to prove who \
-         they are: add a user while the node listens on loopback (`edgefaas users add NAME`), configure \
-         [access.jwt], or let anyone in with `allow_anonymous = true` under [access]"
+        "{listener} = {address} can be reached from other machines, and clients there cannot \
+         authenticate: add a user while the node listens on loopback (`edgefaas users add NAME`), configure \
+         [access.jwt], or accept anonymous clients with `allow_anonymous = true` under [access]"
     )]
     NoCredentials {
         /// Name of the listener.
@@ -460,8 +460,7 @@ impl NodeConfig {
         files.chain(of_bridges).flatten()
     }
 
-    /// MQTT addresses that other machines can reach, each with its listener and true if clients show certificates
-    /// there.
+    /// MQTT addresses that other machines can reach: listener, address, and true if clients present certificates there.
     pub(crate) fn wide_mqtt(&self) -> impl Iterator<Item = (&'static str, SocketAddr, bool)> {
         let certified = self.tls.client_certificates != ClientCertificates::Off;
         [("mqtt", Some(self.mqtt), false), ("mqtts", self.mqtts, certified)]
@@ -499,8 +498,8 @@ impl NodeConfig {
         {
             return out_of_range("isolates.reservation", reservation.to_string(), "1MiB to 4GiB");
         }
-        let least = ByteSize::b(MIN_RESERVE_BYTES);
-        if let Some(reserve) = self.store.reserve.filter(|reserve| *reserve < least) {
+        let min_reserve = ByteSize::b(MIN_RESERVE_BYTES);
+        if let Some(reserve) = self.store.reserve.filter(|reserve| *reserve < min_reserve) {
             return out_of_range("store.reserve", reserve.to_string(), "2MiB or more");
         }
         let packet = self.broker.max_packet;
@@ -516,7 +515,7 @@ impl NodeConfig {
     /// The memory plan, with the sizes that are configured here.
     pub fn memory_plan(&self, limit: MemoryLimit) -> MemoryPlan {
         let bytes = |size: Option<ByteSize>| size.map(|size| size.as_u64());
-        let wishes = MemoryWishes {
+        let overrides = MemoryOverrides {
             buffered_bytes: bytes(self.broker.max_buffered),
             retained_bytes: bytes(self.broker.max_retained),
             connections: self.broker.max_connections.map(|connections| connections as u64),
@@ -524,7 +523,7 @@ impl NodeConfig {
             field_bytes: bytes(self.objects.cache),
             workflow_bytes: bytes(self.workflows.memory),
         };
-        MemoryPlan::new(limit, wishes)
+        MemoryPlan::new(limit, overrides)
     }
 
     /// Number of workers: as configured, or one per core.
@@ -565,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_can_reach_is_known() {
+    fn addresses_off_loopback_are_found() {
         let config = |text: &str| toml::from_str::<NodeConfig>(text).unwrap();
         let wide = |text: &str| {
             config(text).wide_mqtt().map(|(name, _, certified)| (name, certified)).collect::<Vec<_>>()
@@ -577,7 +576,7 @@ mod tests {
         let certified =
             "mqtts = \"192.0.2.1:1\"\n[tls]\nclient_ca = \"a\"\nclient_certificates = \"optional\"";
         assert_eq!(wide(certified), [("mqtts", true)]);
-        assert!(config("").tls_addresses().is_empty(), "no certificate is made for nobody");
+        assert!(config("").tls_addresses().is_empty(), "loopback addresses need no certificate");
         assert_eq!(config("http = \"0.0.0.0:1\"\nmqtts = \"127.0.0.1:2\"").tls_addresses().len(), 2);
         for (text, words) in [
             ("[acces]", "unknown field `acces`"),

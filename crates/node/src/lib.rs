@@ -1,9 +1,9 @@
-//! The edgefaas node: it puts broker, isolates and state together and is the only crate that knows all of
-//! them.
+//! The edgefaas node: broker, isolates, functions, workflows and state in one process. No other crate knows all of them.
 //!
-//! [`Node::build`] is the one place where things are wired; tests call the same function as the binary.
+//! [`Node::build`] wires all parts; tests call the same function as the binary.
 
 pub mod access;
+mod address_limits;
 pub mod bridge;
 pub mod cluster;
 pub mod config;
@@ -11,12 +11,11 @@ pub mod control;
 pub mod gateway;
 mod listeners;
 pub mod memory_plan;
+mod memory_pressure;
 pub mod metrics;
 mod node;
 pub mod platform;
-mod pressure;
 mod settings;
-mod shares;
 pub mod tls;
 mod trace_export;
 pub mod triggers;

@@ -1,4 +1,4 @@
-//! Where a node listens, and how it takes connections: slots, shares of addresses, handshakes.
+//! Listening sockets, and the acceptance of connections: slots, limits of addresses, TLS handshakes.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,14 +11,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use crate::address_limits::{AddressLimits, AddressPermit};
 use crate::config::NodeConfig;
-use crate::shares::{Share, Shares};
 use crate::tls::{self, Service, Tls};
 
-/// How long to leave a listener alone that can't accept, when the process is out of files, say.
+/// Pause after a failed accept, for example when the process has no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Where a node listens.
+/// Listen addresses of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Addresses {
     /// The HTTP gateway.
@@ -99,9 +99,10 @@ impl Listeners {
         Ok(Self { clients, control: listen("control", config.control).await? })
     }
 
-    /// Where they are.
+    /// The bound addresses. A configured port 0 is replaced by the real port.
     pub fn addresses(&self, config: &NodeConfig) -> Addresses {
-        let bound = |listener: &TcpListener, wanted: SocketAddr| listener.local_addr().unwrap_or(wanted);
+        let bound =
+            |listener: &TcpListener, configured: SocketAddr| listener.local_addr().unwrap_or(configured);
         Addresses {
             http: bound(&self.clients.http, config.http),
             http_tls: !is_loopback(config.http.ip()),
@@ -111,7 +112,7 @@ impl Listeners {
                 .mqtts
                 .as_ref()
                 .zip(config.mqtts)
-                .map(|(mqtts, wanted)| bound(mqtts, wanted)),
+                .map(|(mqtts, configured)| bound(mqtts, configured)),
             control: bound(&self.control, config.control),
             control_tls: !is_loopback(config.control.ip()),
         }
@@ -122,7 +123,7 @@ async fn listen(listener: &'static str, address: SocketAddr) -> Result<TcpListen
     TcpListener::bind(address).await.map_err(|reason| ListenError { listener, address, reason })
 }
 
-/// Shakes hands; nothing if that fails or the node stops meanwhile.
+/// Performs the TLS handshake; `None` if it fails or `cancel` fires first. A failure is logged.
 pub(crate) async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
     tls: &Tls,
     service: Service,
@@ -134,28 +135,29 @@ pub(crate) async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
     accepted.inspect_err(|error| tls::log_failure(service, peer, error)).ok()
 }
 
-/// How many connections there may be: what the process may open, less what the store needs. A store that
-/// can't open a file takes no writes any more. `control` has so many of its own.
+/// Maximum number of client connections: the file descriptors of the process, less those of the store and of `control`
+/// connections of the control port. A store that cannot open a file accepts no more writes.
 pub(crate) fn connection_slots(control: usize) -> usize {
     const STORE_FILES: u64 = 256;
-    const FEWEST: u64 = 16;
-    let kept_files = STORE_FILES + control as u64;
+    const MIN_SLOTS: u64 = 16;
+    let reserved_files = STORE_FILES + control as u64;
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
-    files.saturating_sub(kept_files).clamp(FEWEST, 1 << 20) as usize
+    files.saturating_sub(reserved_files).clamp(MIN_SLOTS, 1 << 20) as usize
 }
 
-/// The place of a connection, until it is dropped.
+/// The slot of a connection and its permit among those of its address; dropping it releases both.
 pub(crate) struct Slot {
     _slot: OwnedSemaphorePermit,
-    _share: Option<Share>,
+    _permit: Option<AddressPermit>,
 }
 
-/// Hands every connection to `serve` until `cancel` fires. Without a free slot clients wait to be let in; those of an
-/// address that has its share already are closed. Those of this machine have none: a proxy may stand for many.
+/// Passes every connection to `serve` until `cancel` fires. While no slot is free, clients wait in the backlog of the
+/// listener. Connections of an address that has reached its limit are closed. Loopback addresses have no limit, since a
+/// proxy may connect for many clients.
 pub(crate) async fn accept(
     listener: TcpListener,
     slots: Arc<Semaphore>,
-    shares: Arc<Shares>,
+    limits: Arc<AddressLimits>,
     cancel: CancellationToken,
     serve: impl Fn(std::net::TcpStream, SocketAddr, Slot),
 ) {
@@ -171,9 +173,9 @@ pub(crate) async fn accept(
         };
         match accepted {
             Ok((stream, peer, slot)) => {
-                let share = (!is_loopback(peer.ip())).then(|| shares.take(peer.ip()));
-                if !matches!(share, Some(None)) {
-                    serve(stream, peer, Slot { _slot: slot, _share: share.flatten() });
+                let permit = (!is_loopback(peer.ip())).then(|| limits.acquire(peer.ip()));
+                if !matches!(permit, Some(None)) {
+                    serve(stream, peer, Slot { _slot: slot, _permit: permit.flatten() });
                 }
             }
             Err(error) => {
@@ -184,7 +186,7 @@ pub(crate) async fn accept(
     }
 }
 
-/// Registers the connection with the runtime it is served on.
+/// Registers the connection with the runtime of the current thread and serves it. The slot is released afterwards.
 pub(crate) async fn on_this_runtime<F: Future<Output = ()>>(
     stream: std::net::TcpStream,
     _slot: Slot,

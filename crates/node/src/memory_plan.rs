@@ -1,4 +1,4 @@
-//! How the memory of the process is shared out: a budget for each consumer, of which all together stay within the limit.
+//! The memory plan: a budget for each consumer of memory. The sum of all budgets stays within the memory limit.
 
 use std::fmt;
 
@@ -7,27 +7,28 @@ use edgefaas_isolates::{GuestMemory, MemoryLimit};
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// What a process without any work takes: its code, its threads, the store and what the kernel keeps for it.
+/// Memory of an idle process: code, threads, the store, and memory of the kernel for it.
 const BASE_BYTES: u64 = 24 * MIB;
-/// For fragments of the allocator, pages of files and what is counted nowhere: one in so many bytes of the limit.
+/// Fraction of the limit (one in 8) for fragments of the allocator, pages of files and memory that no budget counts.
 const SLACK_SHARE: u64 = 8;
 const MAX_SLACK_BYTES: u64 = 512 * MIB;
-/// A connected client with its buffers here and in the kernel. Idle MQTT clients take 5 kB.
+/// Memory of a connected MQTT client, with its buffers in the process and in the kernel. An idle client takes 5 kB.
 const CONNECTION_BYTES: u64 = 16 * KIB;
-/// A connection of the gateway, with its buffers and its request.
+/// Memory of a connection of the gateway, with its buffers and its request.
 const GATEWAY_CONNECTION_BYTES: u64 = 32 * KIB;
-/// More connections of the gateway are of no use.
+/// Maximum number of connections of the gateway.
 const MAX_GATEWAY_CONNECTIONS: u64 = 10_000;
-/// The default of `broker.max_connections`.
+/// Maximum default of `broker.max_connections`.
 const MAX_CONNECTIONS: u64 = 10_000;
-/// A message to the control port is in memory several times while it is handled: it has one in so many bytes of the limit.
+/// Fraction of the limit (one in 16) for a message to the control port, which is in memory several times while it is
+/// handled.
 const MESSAGE_SHARE: u64 = 16;
 const MIN_MESSAGE_BYTES: u64 = 4 * MIB;
 const MAX_MESSAGE_BYTES: u64 = 64 * MIB;
-/// Shares are counted in parts of this many.
+/// Unit of shares: thousandths of the memory beside the base.
 const PARTS: u64 = 1000;
 
-/// A consumer of memory: its share of what the base leaves, in parts of [`PARTS`], and the most that it is of use for.
+/// Share of a consumer in the memory beside the base, in thousandths ([`PARTS`]), up to `max_bytes`.
 struct Share {
     parts: u64,
     max_bytes: u64,
@@ -61,9 +62,9 @@ const BLOCKS: Share = Share::of(20, 8 * MIB);
 const FIELDS: Share = Share::of(30, 16 * MIB);
 const LOGS: Share = Share::of(15, 64 * MIB);
 
-/// Sizes that the configuration sets; the rest is shared out by the plan.
+/// Sizes that the configuration sets; the plan computes the others.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct MemoryWishes {
+pub struct MemoryOverrides {
     /// `broker.max_buffered`.
     pub buffered_bytes: Option<u64>,
     /// `broker.max_retained`.
@@ -81,15 +82,15 @@ pub struct MemoryWishes {
 /// The budgets of a node, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryPlan {
-    /// What the process may use.
+    /// The memory limit of the process.
     pub limit: MemoryLimit,
-    /// Not given to anybody: the process itself.
+    /// The process itself: memory that no consumer gets.
     pub base_bytes: u64,
-    /// Linear memory of functions, with what an isolate takes beside it.
+    /// Linear memory of functions, and the overhead of their isolates.
     pub guest_bytes: u64,
-    /// Connected clients, in number. Each counts 16 KiB.
+    /// Number of connected MQTT clients. Each counts 16 KiB.
     pub connections: u64,
-    /// Connections of the gateway, in number. Each counts 32 KiB.
+    /// Number of connections of the gateway. Each counts 32 KiB.
     pub gateway_connections: u64,
     /// Messages that wait in memory for subscribers.
     pub buffered_bytes: u64,
@@ -101,9 +102,9 @@ pub struct MemoryPlan {
     pub will_bytes: u64,
     /// Changes of the broker that wait for the store.
     pub unwritten_bytes: u64,
-    /// Events of invocations that run, wait or are being written.
+    /// Events of invocations that run, wait in a queue or are written to the store.
     pub event_bytes: u64,
-    /// What invocations have published and written and not committed.
+    /// Uncommitted messages and writes of running invocations.
     pub effect_bytes: u64,
     /// Replies that wait for their clients.
     pub reply_bytes: u64,
@@ -113,11 +114,11 @@ pub struct MemoryPlan {
     pub answer_bytes: u64,
     /// Instances of workflows and the events that wait for them.
     pub workflow_bytes: u64,
-    /// Durable invocations that need not be read from the disk again.
+    /// Pending durable invocations that are cached, so that they are not read from the disk again.
     pub durable_bytes: u64,
     /// The store's block cache.
     pub block_bytes: u64,
-    /// Fields of objects.
+    /// The cache of fields of objects.
     pub field_bytes: u64,
     /// Log lines, spans and metrics.
     pub log_bytes: u64,
@@ -126,15 +127,15 @@ pub struct MemoryPlan {
 /// A budget with its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryShare {
-    /// What it is for.
+    /// Name of the consumer, as `edgefaas status` shows it.
     pub name: &'static str,
     /// Its size in bytes.
     pub bytes: u64,
 }
 
 impl MemoryPlan {
-    /// Shares `limit` out. What the configuration sets is taken as it is, at the expense of functions.
-    pub fn new(limit: MemoryLimit, wishes: MemoryWishes) -> Self {
+    /// Divides `limit` among the consumers. Sizes of the configuration apply unchanged, at the expense of functions.
+    pub fn new(limit: MemoryLimit, overrides: MemoryOverrides) -> Self {
         let slack_bytes = (limit.bytes / SLACK_SHARE).min(MAX_SLACK_BYTES);
         let base_bytes = (BASE_BYTES + slack_bytes).min(limit.bytes / 2);
         let shared_bytes = limit.bytes - base_bytes;
@@ -143,10 +144,10 @@ impl MemoryPlan {
             limit,
             base_bytes,
             guest_bytes: 0,
-            connections: wishes.connections.unwrap_or((of(CONNECTIONS) / CONNECTION_BYTES).max(1)),
+            connections: overrides.connections.unwrap_or((of(CONNECTIONS) / CONNECTION_BYTES).max(1)),
             gateway_connections: (of(GATEWAY_CONNECTIONS) / GATEWAY_CONNECTION_BYTES).max(1),
-            buffered_bytes: wishes.buffered_bytes.unwrap_or(of(BUFFERED)),
-            retained_bytes: wishes.retained_bytes.unwrap_or(of(RETAINED)),
+            buffered_bytes: overrides.buffered_bytes.unwrap_or(of(BUFFERED)),
+            retained_bytes: overrides.retained_bytes.unwrap_or(of(RETAINED)),
             subscription_bytes: of(SUBSCRIPTIONS),
             will_bytes: of(WILLS),
             unwritten_bytes: of(UNWRITTEN),
@@ -155,19 +156,19 @@ impl MemoryPlan {
             reply_bytes: of(REPLIES),
             body_bytes: of(BODIES),
             answer_bytes: of(ANSWERS),
-            workflow_bytes: wishes.workflow_bytes.unwrap_or(of(WORKFLOWS)),
+            workflow_bytes: overrides.workflow_bytes.unwrap_or(of(WORKFLOWS)),
             durable_bytes: of(DURABLE),
-            block_bytes: wishes.block_bytes.unwrap_or(of(BLOCKS)),
-            field_bytes: wishes.field_bytes.unwrap_or(of(FIELDS)),
+            block_bytes: overrides.block_bytes.unwrap_or(of(BLOCKS)),
+            field_bytes: overrides.field_bytes.unwrap_or(of(FIELDS)),
             log_bytes: of(LOGS),
         };
-        // Functions have the rest; if the configuration leaves nothing, a tenth all the same.
+        // Functions get the rest, and at least a tenth of the shared memory even if the configuration leaves less.
         let taken: u64 = plan.shares().iter().map(|share| share.bytes).sum();
         plan.guest_bytes = plan.limit.bytes.saturating_sub(taken).max(shared_bytes / 10);
         plan
     }
 
-    /// Every budget, in bytes.
+    /// All budgets, in bytes.
     pub fn shares(&self) -> [MemoryShare; 19] {
         let share = |name, bytes| MemoryShare { name, bytes };
         [
@@ -193,17 +194,17 @@ impl MemoryPlan {
         ]
     }
 
-    /// All budgets together, in bytes.
+    /// Sum of all budgets, in bytes. It exceeds the limit if the configuration sets too large sizes.
     pub fn total_bytes(&self) -> u64 {
         self.shares().iter().fold(0, |sum, share| sum.saturating_add(share.bytes))
     }
 
-    /// The largest message that the control port takes, in bytes: a deploy carries all sources and assets of an app.
+    /// Maximum size of a message to the control port, in bytes: a deploy contains all sources and assets of an app.
     pub fn message_bytes(&self) -> usize {
         (self.limit.bytes / MESSAGE_SHARE).clamp(MIN_MESSAGE_BYTES, MAX_MESSAGE_BYTES) as usize
     }
 
-    /// The most linear memory that one function can have.
+    /// Maximum linear memory of one function, in bytes.
     pub fn largest_function_bytes(&self) -> u64 {
         GuestMemory::largest_isolate_bytes(self.guest_bytes)
     }
@@ -221,27 +222,27 @@ mod tests {
 
     use super::*;
 
-    fn plan(limit_bytes: u64, wishes: MemoryWishes) -> MemoryPlan {
-        MemoryPlan::new(MemoryLimit { bytes: limit_bytes, source: LimitSource::Machine }, wishes)
+    fn plan(limit_bytes: u64, overrides: MemoryOverrides) -> MemoryPlan {
+        MemoryPlan::new(MemoryLimit { bytes: limit_bytes, source: LimitSource::Machine }, overrides)
     }
 
     #[test]
     fn all_budgets_together_stay_within_every_limit() {
-        let none = MemoryWishes::default();
+        let none = MemoryOverrides::default();
         let limits = (64..=2048).step_by(7).map(|mib| mib * MIB);
         let larger = (2..=64).map(|gib| gib << 30);
         for limit_bytes in limits.chain(larger) {
             let plan = plan(limit_bytes, none);
             assert!(plan.total_bytes() <= limit_bytes, "{limit_bytes}: {plan:?}");
             assert!(plan.shares().iter().all(|share| share.bytes > 0), "{plan:?}");
-            // Functions have a third of it at least.
+            // Functions get at least a third of the shared memory.
             assert!(plan.guest_bytes >= (limit_bytes - plan.base_bytes) / 3, "{plan:?}");
         }
     }
 
     #[test]
-    fn a_small_machine_has_room_for_what_it_is_for() {
-        let none = MemoryWishes::default();
+    fn a_small_machine_has_memory_for_functions_and_connections() {
+        let none = MemoryOverrides::default();
         let small = plan(128 * MIB, none);
         assert!(small.guest_bytes >= 40 * MIB && small.connections >= 500, "{small:?}");
         let pi = plan(1 << 30, none);
@@ -253,15 +254,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_configured_is_taken_from_functions() {
-        let none = MemoryWishes::default();
-        let (without, with) =
-            (plan(1 << 30, none), plan(1 << 30, MemoryWishes { retained_bytes: Some(200 * MIB), ..none }));
+    fn configured_sizes_are_taken_from_functions() {
+        let none = MemoryOverrides::default();
+        let (without, with) = (
+            plan(1 << 30, none),
+            plan(1 << 30, MemoryOverrides { retained_bytes: Some(200 * MIB), ..none }),
+        );
         assert_eq!(with.retained_bytes, 200 * MIB);
         assert_eq!(without.guest_bytes - with.guest_bytes, 200 * MIB - without.retained_bytes);
         assert!(with.total_bytes() <= 1 << 30);
-        // More than there is: functions keep a little, and the sum says so.
-        let too_much = plan(1 << 30, MemoryWishes { retained_bytes: Some(2 << 30), ..none });
+        // More than the limit: functions keep a tenth, and the sum exceeds the limit.
+        let too_much = plan(1 << 30, MemoryOverrides { retained_bytes: Some(2 << 30), ..none });
         assert!(too_much.guest_bytes > 0 && too_much.total_bytes() > 1 << 30);
     }
 }

@@ -1,4 +1,4 @@
-//! The node's figures, in Prometheus' text format at `/metrics`.
+//! Metrics of the node, which `/metrics` exposes in Prometheus' text format.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use prometheus_client::registry::Registry;
 
 use crate::bridge::BridgeStatus;
 
-/// Every figure of the node.
+/// All metrics of the node.
 pub struct Metrics {
     registry: Registry,
     gauges: NodeGauges,
 }
 
-/// Figures that are read when somebody asks for them.
+/// Metrics that [`Metrics::encode`] updates from a [`NodeReading`].
 #[derive(Debug, Clone, Default)]
 struct NodeGauges {
     uptime_seconds: Gauge,
@@ -109,32 +109,32 @@ struct ReasonLabel {
     reason: String,
 }
 
-/// What [`Metrics::encode`] is given of the rest of the node.
+/// Current figures of the parts of the node, the input of [`Metrics::encode`].
 #[derive(Debug, Clone, Default)]
 pub struct NodeReading {
-    /// Since the start.
+    /// Time since the start of the node.
     pub uptime: Duration,
-    /// Resident memory.
+    /// Resident memory of the process, in bytes.
     pub rss_bytes: u64,
-    /// The memory limit of the process.
+    /// Memory limit of the process, in bytes.
     pub memory_limit_bytes: u64,
     /// Memory of functions.
     pub guests: GuestMemoryReading,
     /// Isolates in use.
     pub isolates_running: u32,
-    /// Functions that are live.
+    /// Number of live functions.
     pub functions: usize,
-    /// The broker's figures.
+    /// The broker.
     pub broker: edgefaas_broker::BrokerStats,
     /// The store.
     pub store: edgefaas_state::store::CommitReading,
-    /// Free space on its disk.
+    /// Free space on the disk of the store.
     pub space: edgefaas_state::store::SpaceReading,
     /// Durable invocations.
     pub durable: edgefaas_functions::durable::DurableReading,
     /// Workflows.
     pub workflows: edgefaas_coordinator::WorkflowReading,
-    /// Connections to other brokers.
+    /// Bridges to other brokers.
     pub bridges: Vec<BridgeStatus>,
     /// Stateful objects.
     pub objects: edgefaas_state::objects::ObjectsReading,
@@ -143,134 +143,214 @@ pub struct NodeReading {
 }
 
 impl Metrics {
-    /// The figures of the node and its functions.
+    /// Registers the metrics of the node and of its functions.
     pub fn new(functions: &FunctionFamilies) -> Self {
         let gauges = NodeGauges::default();
         let mut registry = Registry::with_prefix("edgefaas");
         functions.register(&mut registry);
         let node = &gauges;
         for (name, help, gauge) in [
-            ("uptime_seconds", "Since the node started", &node.uptime_seconds),
-            ("resident_memory_bytes", "Resident memory of the node", &node.resident_memory_bytes),
-            ("memory_limit_bytes", "Memory that the node may use", &node.memory_limit_bytes),
-            ("function_memory_max_bytes", "Memory of all functions together", &node.guest_memory_max_bytes),
-            ("function_memory_bytes", "Memory that functions have reserved", &node.guest_memory_bytes),
+            ("uptime_seconds", "Seconds since the start of the node", &node.uptime_seconds),
+            ("resident_memory_bytes", "Resident memory of the node, in bytes", &node.resident_memory_bytes),
+            ("memory_limit_bytes", "Memory limit of the node, in bytes", &node.memory_limit_bytes),
+            (
+                "function_memory_max_bytes",
+                "Memory budget of all functions, in bytes",
+                &node.guest_memory_max_bytes,
+            ),
+            ("function_memory_bytes", "Memory reserved by functions, in bytes", &node.guest_memory_bytes),
             (
                 "function_memory_withheld_bytes",
-                "Memory that functions do not get while the machine is short of it",
+                "Memory withheld from functions under memory pressure, in bytes",
                 &node.guest_memory_withheld_bytes,
             ),
             ("function_memory_waiting", "Invocations that wait for memory", &node.guest_memory_waiting),
             ("isolates_running", "Isolates in use", &node.isolates_running),
-            ("functions", "Functions that are live", &node.functions),
-            ("mqtt_connections", "MQTT clients connected", &node.mqtt_connections),
+            ("functions", "Live functions", &node.functions),
+            ("mqtt_connections", "Connected MQTT clients", &node.mqtt_connections),
             ("mqtt_subscriptions", "Subscriptions of MQTT clients", &node.mqtt_subscriptions),
             ("mqtt_retained_messages", "Retained messages", &node.mqtt_retained),
             (
                 "workflow_instances",
-                "Instances that have not ended, or failed and can be retried",
+                "Workflow instances that have not ended, or failed and can be retried",
                 &node.workflow_instances,
             ),
-            ("workflow_instances_running", "Those of them that run something", &node.workflow_running),
+            ("workflow_instances_running", "Workflow instances that run a task", &node.workflow_running),
             ("durable_pending", "Durable invocations that have not ended", &node.durable_pending),
-            ("durable_outcomes_kept", "Outcomes that may be asked for", &node.durable_kept),
-            ("durable_outcomes_kept_bytes", "Bytes of them", &node.durable_kept_bytes),
+            ("durable_outcomes_kept", "Kept outcomes of durable invocations", &node.durable_kept),
+            (
+                "durable_outcomes_kept_bytes",
+                "Size of the kept outcomes, in bytes",
+                &node.durable_kept_bytes,
+            ),
             ("mqtt_sessions", "MQTT sessions, with and without a connection", &node.mqtt_sessions),
             ("mqtt_stored_bytes", "Bytes that wait on the disk for sessions", &node.mqtt_stored),
             ("mqtt_buffered_bytes", "Bytes that wait in memory for clients", &node.mqtt_buffered),
-            ("disk_full", "1 while writes that need space are refused", &node.disk_full),
+            (
+                "disk_full",
+                "1 while the disk is full and writes that need space are refused",
+                &node.disk_full,
+            ),
             ("disk_free_bytes", "Free bytes on the disk of the data directory", &node.disk_free_bytes),
             ("disk_needed_bytes", "Free bytes below which writes are refused", &node.disk_needed_bytes),
         ] {
             registry.register(name, help, gauge.clone());
         }
         for (name, help, counter) in [
-            ("mqtt_messages_received", "Messages published to the broker", &node.mqtt_received),
-            ("mqtt_messages_sent", "Messages sent to subscribers", &node.mqtt_sent),
-            ("workflow_started", "Instances that have begun", &node.workflow_started),
-            ("workflow_completed", "Instances that came to their end", &node.workflow_completed),
-            ("workflow_faulted", "Instances that failed", &node.workflow_faulted),
-            ("workflow_cancelled", "Instances that were ended", &node.workflow_cancelled),
-            ("workflow_rejected", "Starts that found no room", &node.workflow_rejected),
+            (
+                "mqtt_messages_received",
+                "Messages from clients, wills included, and from the node",
+                &node.mqtt_received,
+            ),
+            (
+                "mqtt_messages_sent",
+                "Deliveries to subscribers, one for each message and subscriber",
+                &node.mqtt_sent,
+            ),
+            ("workflow_started", "Started workflow instances", &node.workflow_started),
+            ("workflow_completed", "Completed workflow instances", &node.workflow_completed),
+            ("workflow_faulted", "Failed workflow instances", &node.workflow_faulted),
+            ("workflow_cancelled", "Cancelled workflow instances", &node.workflow_cancelled),
+            (
+                "workflow_rejected",
+                "Starts of workflows that were rejected for lack of room",
+                &node.workflow_rejected,
+            ),
             ("workflow_events", "Messages that workflows waited for", &node.workflow_events),
             (
                 "workflow_events_dropped",
-                "Events of QoS 0 for which a workflow had no room",
+                "Events of QoS 0 that were dropped because the workflow had no room",
                 &node.workflow_events_dropped,
             ),
-            ("durable_retried", "Failed attempts that were followed by another one", &node.durable_retried),
-            ("durable_dead_lettered", "Durable invocations given up", &node.durable_dead),
-            ("durable_dropped", "Given up to make room for newer ones", &node.durable_dropped),
+            (
+                "durable_retried",
+                "Failed attempts of durable invocations that were followed by another attempt",
+                &node.durable_retried,
+            ),
+            ("durable_dead_lettered", "Durable invocations that became dead letters", &node.durable_dead),
+            ("durable_dropped", "Dead letters that made room for newer invocations", &node.durable_dropped),
             (
                 "mqtt_messages_dropped",
-                "Deliveries lost: queue full, expired, too large",
+                "Lost deliveries: queue full, message expired or too large",
                 &node.mqtt_dropped,
             ),
-            ("mqtt_messages_rejected", "Messages refused by a hook or a limit", &node.mqtt_rejected),
+            ("mqtt_messages_rejected", "Messages that a hook or a limit refused", &node.mqtt_rejected),
             (
                 "function_memory_refused",
                 "Invocations that got no memory in time or could not grow",
                 &node.guest_memory_refused,
             ),
             ("store_commits", "Groups of changes written to the store", &node.store_commits),
-            ("store_syncs", "Times the disk was made to have them", &node.store_syncs),
-            ("disk_refused", "Writes refused because the disk is full", &node.disk_refused),
-            ("disk_reclaims", "Times that the space of dead data was reclaimed", &node.disk_reclaims),
-            ("object_merges", "Changes of peers that were taken in", &node.object_merges),
-            ("object_conflicts", "Fields that two nodes made with different types", &node.object_conflicts),
+            ("store_syncs", "Syncs of the store to the disk", &node.store_syncs),
+            (
+                "disk_refused",
+                "Writes refused because the disk is full, without those of the broker",
+                &node.disk_refused,
+            ),
+            ("disk_reclaims", "Reclaims of the space of dead data", &node.disk_reclaims),
+            ("object_merges", "Merged changes of peers", &node.object_merges),
+            (
+                "object_conflicts",
+                "Fields that two nodes created with different types",
+                &node.object_conflicts,
+            ),
             (
                 "object_writes_postponed",
-                "Writes of changes of durability memory that found no room on the disk when they were due",
+                "Writes of durability memory that were postponed because the disk was full",
                 &node.object_writes_postponed,
             ),
-            ("cluster_bytes_sent", "Bytes of messages about objects", &node.cluster_bytes_sent),
-            ("cluster_bytes_received", "Bytes of messages about objects", &node.cluster_bytes_received),
-            ("cluster_messages_sent", "Messages about objects", &node.cluster_messages_sent),
-            ("cluster_messages_received", "Messages about objects", &node.cluster_messages_received),
-            ("cluster_deltas_sent", "Objects' changes sent, one for each peer", &node.cluster_deltas_sent),
-            ("cluster_delta_bytes_sent", "Bytes of messages with changes", &node.cluster_delta_bytes_sent),
-            ("cluster_states_sent", "Of the changes sent, whole states", &node.cluster_states_sent),
+            (
+                "cluster_bytes_sent",
+                "Bytes of messages about objects to peers, without encryption and framing",
+                &node.cluster_bytes_sent,
+            ),
+            (
+                "cluster_bytes_received",
+                "Bytes of messages about objects from peers, without encryption and framing",
+                &node.cluster_bytes_received,
+            ),
+            ("cluster_messages_sent", "Messages about objects to peers", &node.cluster_messages_sent),
+            (
+                "cluster_messages_received",
+                "Messages about objects from peers",
+                &node.cluster_messages_received,
+            ),
+            (
+                "cluster_deltas_sent",
+                "Changes of objects sent, one for each peer",
+                &node.cluster_deltas_sent,
+            ),
+            (
+                "cluster_delta_bytes_sent",
+                "Bytes of sent messages with changes",
+                &node.cluster_delta_bytes_sent,
+            ),
+            ("cluster_states_sent", "Whole states among the sent changes", &node.cluster_states_sent),
             ("cluster_changes", "Groups of local changes", &node.cluster_changes),
-            ("cluster_flushes", "Times that an object's changes were sent", &node.cluster_flushes),
-            ("cluster_rounds", "Comparisons with a peer", &node.cluster_rounds),
-            ("cluster_rounds_exchanged", "Those that found a difference", &node.cluster_rounds_exchanged),
-            ("cluster_bad_messages", "Messages of peers that were garbage", &node.cluster_bad_messages),
-            ("cluster_too_large", "Objects too large to be sent as a whole", &node.cluster_too_large),
-            ("cluster_stale", "Objects that a slow peer was not sent in time", &node.cluster_stale),
+            ("cluster_flushes", "Flushes of the changes of an object", &node.cluster_flushes),
+            ("cluster_rounds", "Rounds with a peer", &node.cluster_rounds),
+            ("cluster_rounds_exchanged", "Rounds that found a difference", &node.cluster_rounds_exchanged),
+            ("cluster_bad_messages", "Invalid messages of members", &node.cluster_bad_messages),
+            (
+                "cluster_too_large",
+                "Objects that could not be sent as a whole because they are too large",
+                &node.cluster_too_large,
+            ),
+            (
+                "cluster_stale",
+                "Objects that a slow peer did not get in time and gets as a whole",
+                &node.cluster_stale,
+            ),
             ("mqtt_sessions_expired", "Sessions whose expiry interval ran out", &node.mqtt_expired),
-            ("mqtt_connections_refused", "Connections that got no session", &node.mqtt_refused),
-            ("mqtt_protocol_errors", "Connections ended for what they sent", &node.mqtt_protocol_errors),
+            (
+                "mqtt_connections_refused",
+                "Connections that were refused before they got a session",
+                &node.mqtt_refused,
+            ),
+            (
+                "mqtt_protocol_errors",
+                "Connections ended because the client violated the protocol or a limit",
+                &node.mqtt_protocol_errors,
+            ),
         ] {
             registry.register(name, help, counter.clone());
         }
         for (name, help, gauge) in [
-            ("object_fields_cached", "Fields of objects in memory", &node.object_fields_cached),
-            ("object_cached_bytes", "What they take", &node.object_bytes_cached),
+            ("object_fields_cached", "Fields of objects in the cache", &node.object_fields_cached),
+            ("object_cached_bytes", "Memory of the cached fields, in bytes", &node.object_bytes_cached),
             ("object_fields_unwritten", "Fields newer than the disk", &node.object_fields_unwritten),
             ("cluster_members", "Other members of the cluster", &node.cluster_members),
-            ("cluster_peers", "Those that are connected", &node.cluster_peers),
-            ("cluster_clock_skew_seconds", "The most that a peer's clock is off", &node.cluster_clock_skew),
+            ("cluster_peers", "Connected members of the cluster", &node.cluster_peers),
+            (
+                "cluster_clock_skew_seconds",
+                "Largest clock difference to a connected peer, in seconds",
+                &node.cluster_clock_skew,
+            ),
         ] {
             registry.register(name, help, gauge.clone());
         }
-        registry.register("cluster_refused", "Peers that were refused", node.cluster_refused.clone());
+        registry.register("cluster_refused", "Refused nodes, by reason", node.cluster_refused.clone());
         for (name, help, gauge) in [
-            ("bridge_connected", "Whether the bridge is connected", &node.bridge_connected),
+            ("bridge_connected", "1 while the bridge is connected", &node.bridge_connected),
             ("bridge_queued_messages", "Messages that wait for the other broker", &node.bridge_queued),
         ] {
             registry.register(name, help, gauge.clone());
         }
         for (name, help, counter) in [
             ("bridge_messages_received", "Messages from the other broker", &node.bridge_received),
-            ("bridge_messages_sent", "Messages that the other broker has", &node.bridge_sent),
-            ("bridge_messages_dropped", "Messages refused or without room", &node.bridge_dropped),
+            ("bridge_messages_sent", "Messages to the other broker", &node.bridge_sent),
+            (
+                "bridge_messages_dropped",
+                "Messages that either side refused or that found no room",
+                &node.bridge_dropped,
+            ),
         ] {
             registry.register(name, help, counter.clone());
         }
         Self { registry, gauges }
     }
 
-    /// Everything in Prometheus' text format.
+    /// All metrics with the values of `reading`, in Prometheus' text format.
     pub fn encode(&self, reading: &NodeReading) -> Result<String, std::fmt::Error> {
         let set = |gauge: &Gauge, value: u64| gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
         let (gauges, broker) = (&self.gauges, &reading.broker);
@@ -289,7 +369,7 @@ impl Metrics {
         set(&gauges.mqtt_sessions, broker.sessions);
         set(&gauges.mqtt_stored, broker.stored_bytes);
         set(&gauges.mqtt_buffered, broker.buffered_bytes);
-        // The broker counts by itself; these only show its totals.
+        // Each part counts by itself; these counters only expose its totals.
         let show = |counter: &Counter, total: u64| counter.inner().store(total, Ordering::Relaxed);
         show(&gauges.guest_memory_refused, reading.guests.refused);
         show(&gauges.mqtt_received, broker.messages_in);

@@ -1,27 +1,27 @@
-//! What a node takes from the machine and a test or a simulation may give it instead.
+//! Inputs that a node gets from the machine, and that tests and simulations replace.
 
 use edgefaas_isolates::compile::ChildCompiler;
 use edgefaas_isolates::{Compiler, Machine, ProcessMemory};
 use edgefaas_platform::Clock;
 
-/// The outside of a node: its clock, the way it compiles, and the machine.
+/// The environment of a node: clock, compiler and machine.
 #[derive(Clone)]
 pub struct Platform {
     /// The wall clock.
     pub clock: Clock,
-    /// Where WebAssembly becomes native code.
+    /// Compiler of functions to native code: in this process or in a child process.
     pub compiler: Compiler,
-    /// Where workflows are compiled first, whose compiler must not use up the node: a child that calls
-    /// [`dry_run_workflows`](edgefaas_functions::registry::dry_run_workflows). Nowhere without.
+    /// Child process that compiles workflows first, so that their compilation cannot exhaust the memory of the node. It
+    /// calls [`dry_run_workflows`](edgefaas_functions::registry::dry_run_workflows). With `None` there is no dry run.
     pub dry_run: Option<ChildCompiler>,
-    /// What isolates are sized to.
+    /// The machine that the pool of isolates is sized for.
     pub machine: Machine,
-    /// The memory that everything is sized to.
+    /// Memory limit and free memory of the process, for the memory plan and memory pressure.
     pub memory: ProcessMemory,
 }
 
 impl Platform {
-    /// The machine's clock, and compiling in this process.
+    /// The environment of this machine: its clock and memory, and compilation in this process.
     pub fn system() -> Self {
         Self {
             clock: Clock::system(),

@@ -1,4 +1,4 @@
-//! The options of the parts, made of the configuration and the plan for the memory.
+//! Options of the parts of a node, from the configuration and the memory plan.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::cluster::ClusterOptions;
 use crate::config::{self, NodeConfig};
 use crate::memory_plan::MemoryPlan;
 
-/// Says how the memory is shared out, and whether the configuration asks for more than there is.
+/// Logs the memory limit and the budget of functions, with a warning if all budgets together exceed the limit.
 pub(crate) fn log_plan(plan: &MemoryPlan) {
     let (limit_bytes, source) = (plan.limit.bytes, &plan.limit.source);
     tracing::info!(limit_bytes, %source, functions_bytes = plan.guest_bytes, "memory");
@@ -34,7 +34,7 @@ pub(crate) fn store_options(config: &NodeConfig, plan: &MemoryPlan) -> StoreOpti
         data_dir: config.data_dir.clone(),
         sync_interval: config.store.sync_interval,
         reserve_bytes: config.store.reserve.map(|reserve| reserve.as_u64()),
-        // A start reads all of it into memory.
+        // A start reads the whole journal into memory.
         journal_bytes: plan.limit.bytes / 8,
         cache_bytes: plan.block_bytes,
         objects_cache_bytes: plan.field_bytes,
@@ -86,7 +86,7 @@ pub(crate) fn broker_config(config: &NodeConfig, plan: &MemoryPlan, clock: Clock
     }
 }
 
-/// Memory that one function may have.
+/// Maximum memory of one function, in bytes.
 pub(crate) fn function_memory_limits(plan: &MemoryPlan, max_bytes: usize) -> FunctionMemoryLimits {
     let largest_bytes = usize::try_from(plan.largest_function_bytes()).unwrap_or(usize::MAX);
     FunctionMemoryLimits { max_bytes, largest_bytes }
@@ -103,7 +103,7 @@ pub(crate) fn trace_limits(config: &NodeConfig) -> TraceLimits {
     TraceLimits { spans: config.traces.spans, per_second: config.traces.per_second }
 }
 
-/// Outcomes of durable invocations that are kept.
+/// Limits on the kept outcomes of durable invocations.
 pub(crate) fn keep_limits(config: &NodeConfig, plan: &MemoryPlan) -> KeepLimits {
     KeepLimits {
         time: config.invocations.keep,
@@ -113,7 +113,7 @@ pub(crate) fn keep_limits(config: &NodeConfig, plan: &MemoryPlan) -> KeepLimits 
     }
 }
 
-/// When a step of a durable workflow is safe enough for the next one to begin.
+/// Durability of a step of a durable workflow that the next step waits for.
 pub(crate) fn step_durability(config: &NodeConfig) -> Durability {
     match config.broker.sync {
         WalSync::Commit => Durability::Synced,
@@ -121,7 +121,7 @@ pub(crate) fn step_durability(config: &NodeConfig) -> Durability {
     }
 }
 
-/// A message has to fit a packet with what the protocol adds to it.
+/// Maximum size of a message of a function, in bytes: it must fit a packet together with the protocol's overhead.
 pub(crate) fn max_message_bytes(config: &NodeConfig) -> usize {
     const PACKET_OVERHEAD_BYTES: usize = 64;
     (config.broker.max_packet.as_u64() as usize).saturating_sub(PACKET_OVERHEAD_BYTES)

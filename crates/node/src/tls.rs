@@ -1,7 +1,7 @@
-//! TLS for the listeners: MQTT over TLS, and control port and gateway where others can reach them.
+//! TLS of the listeners: MQTT over TLS, and control port and gateway on addresses off loopback.
 //!
-//! Without a certificate of one's own the node makes itself one at its first start. It names the machine as
-//! well as it is known, but what makes it trustworthy is its fingerprint: `edgefaas login` pins it.
+//! Without a configured certificate the node creates a self-signed one at its first start, with the known names and
+//! addresses of the machine. Clients trust it by its fingerprint: `edgefaas login` pins it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -26,86 +26,86 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::address_limits::AddressLimits;
 use crate::config::NodeConfig;
-use crate::shares::Shares;
 
 /// The node's own certificate and key, if no others are configured.
 const CERTIFICATE_FILE: &str = "tls-cert.pem";
 pub(crate) const KEY_FILE: &str = "tls-key.pem";
-/// How long a client may take to shake hands.
+/// Maximum time of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Handshakes at a time, for each service; further connections are closed.
+/// Maximum number of concurrent handshakes of each service; further connections are closed.
 const MAX_HANDSHAKES: usize = 1024;
-/// Those of them with one address.
+/// Maximum number of them with one address.
 const HANDSHAKES_PER_ADDRESS: usize = 128;
 
 /// `[tls]`
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TlsSection {
-    /// The server's certificate and those above it, PEM; without one the node makes its own.
+    /// PEM file with the server's certificate and its intermediate certificates; by default the node creates its own.
     pub cert: Option<PathBuf>,
-    /// Its private key, PEM.
+    /// PEM file with its private key.
     pub key: Option<PathBuf>,
-    /// Whether MQTT clients show certificates.
+    /// Whether MQTT clients present certificates.
     pub client_certificates: ClientCertificates,
-    /// Who signs the certificates of clients, PEM.
+    /// PEM file with the authorities that sign the certificates of clients.
     pub client_ca: Option<PathBuf>,
-    /// Certificates of clients that are revoked, PEM.
+    /// PEM file with the list of revoked client certificates (CRL).
     pub client_crl: Option<PathBuf>,
 }
 
-/// Whether MQTT clients show certificates.
+/// Whether MQTT clients present certificates.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientCertificates {
-    /// They are not asked.
+    /// The server requests no certificate.
     #[default]
     Off,
-    /// Those that have one show it.
+    /// The server requests a certificate and accepts clients without one.
     Optional,
-    /// None gets in without one.
+    /// The handshake fails without a valid certificate.
     Required,
 }
 
-/// Certificates and keys can't be had.
+/// Certificates or keys cannot be loaded or created.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A key that needs another.
+    /// A key of the configuration requires another one that is missing.
     #[error("[tls] has `{has}` without `{needs}`")]
     Missing {
-        /// What is there.
+        /// The key that is set.
         has: &'static str,
-        /// What is not.
+        /// The missing key.
         needs: &'static str,
     },
-    /// A file can't be read.
+    /// A file cannot be read or parsed.
     #[error("tls.{key} {path}: {reason}")]
     File {
         /// The setting.
         key: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// Other users can read the key.
     #[error("tls.key: {0}")]
     Exposed(#[from] ExposedFiles),
-    /// The node's own certificate can't be made.
-    #[error("the node's own certificate {path} cannot be made: {reason}")]
+    /// The node's own certificate cannot be created.
+    #[error("the node's own certificate {path} cannot be created: {reason}")]
     Make {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The problem.
         reason: String,
     },
-    /// Certificate and key, or the client authority, are not usable.
+    /// Certificate and key do not fit together, or the client authority is invalid.
     #[error("the certificates cannot be used: {0}")]
     Unusable(String),
 }
 
-/// What speaks TLS.
+/// A service that speaks TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Service {
     /// MQTT.
@@ -116,28 +116,31 @@ pub enum Service {
     Control,
 }
 
-/// The node's side of TLS.
+/// TLS of the node's listeners.
 pub struct Tls {
     section: TlsSection,
     data_dir: PathBuf,
     addresses: Vec<IpAddr>,
     current: ArcSwap<Certificates>,
-    /// One for each service: where one of them is overrun, the others are not.
+    /// Limits for each service, so that a flood of handshakes of one service does not block the others.
     handshakes: [Handshakes; 3],
 }
 
 struct Handshakes {
-    turns: Semaphore,
-    shares: Arc<Shares>,
+    permits: Semaphore,
+    address_limits: Arc<AddressLimits>,
 }
 
 impl Handshakes {
     fn new() -> Self {
-        Self { turns: Semaphore::new(MAX_HANDSHAKES), shares: Shares::new(HANDSHAKES_PER_ADDRESS) }
+        Self {
+            permits: Semaphore::new(MAX_HANDSHAKES),
+            address_limits: AddressLimits::new(HANDSHAKES_PER_ADDRESS),
+        }
     }
 }
 
-/// What one set of files says.
+/// TLS configurations of the services, from one reading of the files.
 pub struct Certificates {
     mqtt: Arc<ServerConfig>,
     http: Arc<ServerConfig>,
@@ -145,28 +148,28 @@ pub struct Certificates {
     fingerprint: Fingerprint,
 }
 
-/// A connection could not be made secure.
+/// The TLS handshake of a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
-    /// Too many at once.
-    #[error("{MAX_HANDSHAKES} clients shake hands already")]
+    /// Too many concurrent handshakes.
+    #[error("{MAX_HANDSHAKES} TLS handshakes are in progress")]
     Busy,
-    /// Too many at once from this address.
-    #[error("{HANDSHAKES_PER_ADDRESS} clients of this address shake hands already")]
-    Share,
-    /// Too slow.
-    #[error("the client took longer than {HANDSHAKE_TIMEOUT:?}")]
-    TooSlow,
-    /// What TLS says.
+    /// Too many concurrent handshakes with this address.
+    #[error("{HANDSHAKES_PER_ADDRESS} TLS handshakes with this address are in progress")]
+    AddressBusy,
+    /// The handshake took too long.
+    #[error("the handshake took longer than {HANDSHAKE_TIMEOUT:?}")]
+    Timeout,
+    /// The connection ended, or the client violated the protocol or presented an invalid certificate.
     #[error(transparent)]
     Tls(#[from] io::Error),
 }
 
 impl Tls {
-    /// TLS for the listeners of a configuration that speak it; `None` if none does.
+    /// TLS of the configured listeners; `None` if no listener speaks TLS.
     ///
     /// # Errors
-    /// A file is missing or wrong.
+    /// A file is missing or invalid.
     pub fn open_for(config: &NodeConfig) -> Result<Option<Self>, TlsError> {
         let addresses = config.tls_addresses();
         if addresses.is_empty() {
@@ -176,10 +179,10 @@ impl Tls {
         Self::open(config.tls.clone(), &config.data_dir, addresses).map(Some)
     }
 
-    /// Reads the files, or makes the node's own certificate for these addresses.
+    /// Reads the files, or creates the node's own certificate for these addresses. Blocks.
     ///
     /// # Errors
-    /// A file is missing or wrong.
+    /// A file is missing or invalid.
     pub fn open(section: TlsSection, data_dir: &Path, addresses: Vec<IpAddr>) -> Result<Self, TlsError> {
         let certificates = Certificates::load(&section, data_dir, &addresses)?;
         Ok(Self {
@@ -191,15 +194,15 @@ impl Tls {
         })
     }
 
-    /// Reads the files again, without using them yet.
+    /// Reads the files again; [`replace`](Self::replace) puts the result in use. Blocks.
     ///
     /// # Errors
-    /// A file is missing or wrong.
+    /// A file is missing or invalid.
     pub fn load_again(&self) -> Result<Certificates, TlsError> {
         Certificates::load(&self.section, &self.data_dir, &self.addresses)
     }
 
-    /// From now on new connections get these; those that are there keep what they have.
+    /// Uses these certificates for new connections; existing connections are not affected.
     pub fn replace(&self, certificates: Certificates) {
         self.current.store(Arc::new(certificates));
     }
@@ -209,10 +212,11 @@ impl Tls {
         self.current.load().fingerprint.to_string()
     }
 
-    /// Shakes hands with a client.
+    /// Performs the handshake with a client. Dropping the future closes the connection.
     ///
     /// # Errors
-    /// It does not speak TLS, does not show what it should, or takes too long.
+    /// Too many handshakes are in progress, the client violates the protocol, its certificate is missing or invalid, or
+    /// the handshake takes longer than 10 seconds.
     pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         service: Service,
@@ -220,8 +224,9 @@ impl Tls {
         stream: S,
     ) -> Result<TlsStream<S>, HandshakeError> {
         let handshakes = &self.handshakes[service as usize];
-        let _share = handshakes.shares.take(peer.ip()).ok_or(HandshakeError::Share)?;
-        let _turn = handshakes.turns.try_acquire().map_err(|_| HandshakeError::Busy)?;
+        let _address_permit =
+            handshakes.address_limits.acquire(peer.ip()).ok_or(HandshakeError::AddressBusy)?;
+        let _permit = handshakes.permits.try_acquire().map_err(|_| HandshakeError::Busy)?;
         let config = {
             let current = self.current.load();
             match service {
@@ -232,12 +237,12 @@ impl Tls {
         };
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(stream)).await {
             Ok(accepted) => Ok(accepted?),
-            Err(_) => Err(HandshakeError::TooSlow),
+            Err(_) => Err(HandshakeError::Timeout),
         }
     }
 }
 
-/// The certificate that a client showed, which the handshake has verified.
+/// The certificate that a client presented (DER), which the handshake has verified.
 pub fn client_certificate(stream: &TlsStream<TcpStream>) -> Option<Bytes> {
     let (_, connection) = stream.get_ref();
     let chain = connection.peer_certificates()?;
@@ -263,7 +268,7 @@ impl Certificates {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let verifier = match (&section.client_certificates, &section.client_ca) {
             (ClientCertificates::Off, _) | (_, None) => None,
-            (wanted, Some(ca)) => {
+            (mode, Some(ca)) => {
                 let mut roots = RootCertStore::empty();
                 for authority in certificates("client_ca", ca)? {
                     roots.add(authority).map_err(|error| TlsError::Unusable(error.to_string()))?;
@@ -273,7 +278,7 @@ impl Certificates {
                 if let Some(path) = &section.client_crl {
                     builder = builder.with_crls(revocations(path)?).allow_unknown_revocation_status();
                 }
-                if *wanted == ClientCertificates::Optional {
+                if *mode == ClientCertificates::Optional {
                     builder = builder.allow_unauthenticated();
                 }
                 Some(builder.build().map_err(|error| TlsError::Unusable(error.to_string()))?)
@@ -301,10 +306,10 @@ impl Certificates {
 }
 
 impl TlsSection {
-    /// Holds the keys against each other.
+    /// Checks that the keys are consistent.
     ///
     /// # Errors
-    /// One needs another that is not there.
+    /// A key requires another one that is missing.
     pub fn check(&self) -> Result<(), TlsError> {
         let missing = |has, needs| Err(TlsError::Missing { has, needs });
         match (&self.cert, &self.key) {
@@ -325,14 +330,15 @@ impl TlsSection {
     }
 }
 
-/// Clients whose certificate is no good are told nothing: the operator is to know. Scanners and clients that do not know
-/// the node's own certificate are everyday life.
+/// Logs a failed handshake: as a warning if a client certificate is missing or invalid or a limit is reached, since the
+/// client gets no explanation; else as debug output, since scanners and clients that do not trust the node's certificate
+/// are common.
 pub(crate) fn log_failure(service: Service, peer: SocketAddr, error: &HandshakeError) {
     static LAST: AtomicU64 = AtomicU64::new(0);
     static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
-    let worth_a_warning = match error {
-        HandshakeError::Busy | HandshakeError::Share => true,
-        HandshakeError::TooSlow => false,
+    let is_warning = match error {
+        HandshakeError::Busy | HandshakeError::AddressBusy => true,
+        HandshakeError::Timeout => false,
         HandshakeError::Tls(error) => error.get_ref().is_some_and(|error| {
             matches!(
                 error.downcast_ref(),
@@ -344,9 +350,9 @@ pub(crate) fn log_failure(service: Service, peer: SocketAddr, error: &HandshakeE
             )
         }),
     };
-    // One a second at most: anybody can make them.
+    // At most one warning per second, since any client can cause them.
     let now = STARTED.elapsed().as_secs() + 1;
-    if worth_a_warning && LAST.swap(now, Ordering::Relaxed) != now {
+    if is_warning && LAST.swap(now, Ordering::Relaxed) != now {
         tracing::warn!(?service, %peer, %error, "a client's TLS handshake failed");
     } else {
         tracing::debug!(?service, %peer, %error, "a TLS handshake failed");
@@ -376,7 +382,7 @@ fn revocations(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>
     }
 }
 
-/// The paths of the node's own certificate and key, which are made if they are not both there.
+/// The paths of the node's own certificate and key. Creates both if one is missing.
 fn own_certificate(data_dir: &Path, addresses: &[IpAddr]) -> Result<(PathBuf, PathBuf), TlsError> {
     let (cert, key) = (data_dir.join(CERTIFICATE_FILE), data_dir.join(KEY_FILE));
     if cert.exists() && key.exists() {
@@ -385,7 +391,8 @@ fn own_certificate(data_dir: &Path, addresses: &[IpAddr]) -> Result<(PathBuf, Pa
     let failed = |reason: String| TlsError::Make { path: cert.clone(), reason };
     let made = || -> Result<_, rcgen::Error> {
         let key = rcgen::KeyPair::generate()?;
-        // Good for ever: a Pi may not know what year it is, and what is trusted is the fingerprint.
+        // The default validity of rcgen, from 1975 to 4096: the clock of a node may be wrong, and clients trust the
+        // fingerprint.
         let mut params = rcgen::CertificateParams::new(names(addresses))?;
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(rcgen::DnType::CommonName, "edgefaas node");
@@ -397,7 +404,7 @@ fn own_certificate(data_dir: &Path, addresses: &[IpAddr]) -> Result<(PathBuf, Pa
     Ok((cert, key))
 }
 
-/// What this machine is called, as far as can be told.
+/// Names and addresses of this machine for its certificate.
 fn names(addresses: &[IpAddr]) -> Vec<String> {
     let mut names = vec!["localhost".to_owned()];
     let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -421,10 +428,10 @@ fn names(addresses: &[IpAddr]) -> Vec<String> {
     names
 }
 
-/// The address that leads to others. Nothing is sent: connecting a datagram socket only asks for the route.
+/// The address of the default route. No packet is sent: connecting a datagram socket only looks up the route.
 fn main_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-    // A documentation address (RFC 5737): any that is elsewhere will do.
+    // A documentation address (RFC 5737), which stands for any address beyond the local network.
     socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).ok()?;
     Some(socket.local_addr().ok()?.ip())
 }
@@ -436,7 +443,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nodes_own_certificate_is_made_once_and_private() {
+    fn the_nodes_own_certificate_is_created_once_and_private() {
         let folder = tempfile::tempdir().unwrap();
         let open = || Tls::open(TlsSection::default(), folder.path(), vec!["10.1.2.3".parse().unwrap()]);
         let first = open().unwrap().fingerprint();
@@ -446,11 +453,11 @@ mod tests {
         }
         assert_eq!(open().unwrap().fingerprint(), first);
         std::fs::remove_file(folder.path().join(KEY_FILE)).unwrap();
-        assert_ne!(open().unwrap().fingerprint(), first, "a certificate without its key is worth nothing");
+        assert_ne!(open().unwrap().fingerprint(), first, "without its key a certificate is replaced");
     }
 
     #[test]
-    fn settings_that_do_not_fit_are_refused() {
+    fn inconsistent_settings_are_refused() {
         let some = || Some(PathBuf::from("x.pem"));
         let (off, required) = (ClientCertificates::Off, ClientCertificates::Required);
         for (section, words) in [

@@ -1,4 +1,4 @@
-//! Sending spans to an OpenTelemetry collector: OTLP over HTTP in its JSON form (OTLP 1.x, section "OTLP/HTTP").
+//! Export of spans to an OpenTelemetry collector: OTLP over HTTP in its JSON form (OTLP 1.x, section "OTLP/HTTP").
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,11 @@ use edgefaas_manifest::HttpPattern;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-/// Time in which spans are collected before they are sent.
+/// Time for which spans are collected before they are sent together.
 const COLLECT: Duration = Duration::from_millis(500);
 
-/// Sends spans as they come until `cancel` fires. What a collector does not take is lost: spans are kept here anyway.
+/// Sends new spans to the collector until `cancel` fires. Spans that it does not accept are not sent again; the node keeps
+/// its own copy of them.
 pub(crate) async fn run(
     traces: Arc<Traces>,
     http: Arc<HttpClient>,
@@ -23,7 +24,7 @@ pub(crate) async fn run(
 ) {
     let url = format!("{}/v1/traces", collector.trim_end_matches('/'));
     let Some(host) = url::Url::parse(&url).ok().and_then(|url| pattern_of(&url)) else {
-        tracing::error!(collector, "traces.otlp is no http or https URL; nothing is exported");
+        tracing::error!(collector, "traces.otlp is not an http or https URL; spans are not exported");
         return;
     };
     let caller = Caller::new("the export of traces", Arc::from(vec![host]));
@@ -54,7 +55,7 @@ pub(crate) async fn run(
             Ok(answer) => Some(format!("it answered {}", answer.status)),
             Err(reason) => Some(reason),
         };
-        // Said once, not with every span.
+        // Logged once, until an export succeeds again.
         if let Some(reason) = problem.as_deref().filter(|_| !failing) {
             tracing::warn!(collector, reason, "spans could not be exported");
         }
@@ -67,7 +68,7 @@ fn pattern_of(url: &url::Url) -> Option<HttpPattern> {
     format!("{}://{}{port}", url.scheme(), url.host_str()?).parse().ok()
 }
 
-/// The request's body.
+/// Body of the request (`ExportTraceServiceRequest`).
 fn document(spans: &[TraceSpan]) -> Value {
     let text = |key: &str, value: &str| json!({"key": key, "value": {"stringValue": value}});
     let number = |key: &str, value: u64| json!({"key": key, "value": {"intValue": value.to_string()}});
@@ -104,7 +105,7 @@ fn document(spans: &[TraceSpan]) -> Value {
     }]})
 }
 
-/// Eight bytes that stand for an id, in hex.
+/// Span id of OTLP for an id of the node: the first 8 bytes of its hash, in hex.
 fn span_id(id: &str) -> String {
     blake3::hash(id.as_bytes()).to_hex().as_str().get(..16).unwrap_or_default().to_owned()
 }

@@ -163,11 +163,11 @@ fn users_come_and_go_by_command() {
     assert_eq!(node.ok(&["users", "list"]), "ada\n");
 
     for (args, stdin, code, words) in [
-        (&["users", "add", "ada"][..], "x", 7, "there is a user `ada` already"),
+        (&["users", "add", "ada"][..], "x", 7, "user `ada` exists already"),
         (&["users", "add", "a/b"], "x", 2, "not a name of a user"),
         (&["users", "add", "bob"], "", 2, "is empty"),
-        (&["users", "passwd", "bob"], "x", 6, "there is no user `bob`"),
-        (&["users", "rm", "bob"], "", 6, "there is no user `bob`"),
+        (&["users", "passwd", "bob"], "x", 6, "user `bob` does not exist"),
+        (&["users", "rm", "bob"], "", 6, "user `bob` does not exist"),
     ] {
         let output = cli(args, stdin);
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -253,7 +253,7 @@ fn a_reload_drops_nobody_and_a_bad_file_changes_nothing() {
     let refused = node.cli(&["users", "reload"]);
     let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert_eq!(refused.status.code(), Some(7), "{stderr}");
-    for words in ["acl.toml", "line 4", "subscibe", "what was in force stays"] {
+    for words in ["acl.toml", "line 4", "subscibe", "the previous settings stay in force"] {
         assert!(stderr.contains(words), "{words} in {stderr}");
     }
     publish("a", "two");

@@ -76,5 +76,5 @@ fn values_are_what_functions_would_have_written() {
     let said = node.cli(&["objects", "set", "app", "o", "", "5"]);
     assert_eq!(said.status.code(), Some(USAGE), "{said:?}");
     let said = node.cli(&["objects", "list", "A/b"]);
-    assert!(String::from_utf8_lossy(&said.stderr).contains("`A/b` is no name of an app"), "{said:?}");
+    assert!(String::from_utf8_lossy(&said.stderr).contains("`A/b` is not a valid app name"), "{said:?}");
 }

@@ -16,10 +16,10 @@ use super::users::{Change, hash_password};
 use super::{Access, AccessSection, Policy, PolicyError, Users, UsersError, users};
 use crate::tls::{Tls, TlsError};
 
-/// Minimum interval between two checks for expired sessions: a disconnect may take a moment, and a token that expires
-/// earlier may arrive at any time.
-const SHORTEST_SLEEP: Duration = Duration::from_secs(1);
-const LONGEST_SLEEP: Duration = Duration::from_secs(5);
+/// Minimum interval between two checks for expired tokens: an expired session stays listed until it is disconnected.
+const MIN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum interval between two checks while tokens are in use: the wall clock may be set meanwhile.
+const MAX_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Changes users, rules and certificates while the node runs.
 pub struct AccessControl {
@@ -49,10 +49,10 @@ pub struct Reloaded {
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
     /// Users, rules or keys are invalid.
-    #[error("{0}\nnothing was reloaded; what was in force stays")]
+    #[error("{0}\nnothing was reloaded; the previous settings stay in force")]
     Policy(#[from] PolicyError),
     /// Certificates are invalid.
-    #[error("{0}\nnothing was reloaded; what was in force stays")]
+    #[error("{0}\nnothing was reloaded; the previous settings stay in force")]
     Tls(#[from] TlsError),
 }
 
@@ -68,7 +68,7 @@ impl AccessControl {
     ) -> Self {
         let changing = Mutex::default();
         let control = Self { access, tls, broker, section, data_dir, secure_control, changing };
-        control.tell_certificate();
+        control.announce_certificate();
         control
     }
 
@@ -131,7 +131,7 @@ impl AccessControl {
         })??;
         if let (Some(tls), Some(certificates)) = (&self.tls, certificates) {
             tls.replace(certificates);
-            self.tell_certificate();
+            self.announce_certificate();
         }
         let reloaded = Reloaded {
             users: policy.users().len(),
@@ -147,17 +147,17 @@ impl AccessControl {
         let sessions = &self.access.sessions;
         loop {
             let now = self.access.now_unix_s();
-            let good = |credential: &Credential| match credential {
+            let is_valid = |credential: &Credential| match credential {
                 Credential::Token { expires_unix_s } => now < *expires_unix_s,
                 Credential::Password { .. } => true,
             };
-            self.disconnect(sessions.without(good), "its token has expired");
+            self.disconnect(sessions.with_invalid_credential(is_valid), "its token has expired");
             self.end_removed();
             let expiry = async {
                 match sessions.next_expiry_unix_s() {
                     Some(expiry) => {
                         let left = Duration::from_secs(expiry.saturating_sub(now));
-                        tokio::time::sleep(left.clamp(SHORTEST_SLEEP, LONGEST_SLEEP)).await;
+                        tokio::time::sleep(left.clamp(MIN_CHECK_INTERVAL, MAX_CHECK_INTERVAL)).await;
                     }
                     None => pending().await,
                 }
@@ -186,15 +186,15 @@ impl AccessControl {
         Ok(())
     }
 
-    /// Logs the fingerprint for people to compare, and stores the certificate for commands on this machine.
-    fn tell_certificate(&self) {
+    /// Logs the fingerprint, and stores it with the address of the control port for commands on this machine.
+    fn announce_certificate(&self) {
         let fingerprint = self.fingerprint();
         if let Some(fingerprint) = &fingerprint {
             tracing::info!("the certificate's SHA-256 fingerprint is {fingerprint}");
         }
         let port = self.secure_control.zip(fingerprint);
         if let Err(error) = ControlEndpoint::write(&self.data_dir, port) {
-            tracing::warn!(%error, "commands on this machine cannot be told where the control port is");
+            tracing::warn!(%error, "the address of the control port could not be stored for commands on this machine");
         }
     }
 
@@ -206,19 +206,19 @@ impl AccessControl {
 
     fn end_removed(&self) {
         let policy = self.access.policy();
-        let gone = self.access.sessions.without(|credential| match credential {
+        let removed = self.access.sessions.with_invalid_credential(|credential| match credential {
             Credential::Password { user } => policy.users().hash(user).is_some(),
             Credential::Token { .. } => true,
         });
-        self.disconnect(gone, "its user is gone");
+        self.disconnect(removed, "its user was removed");
     }
 
-    fn disconnect(&self, clients: Vec<Arc<Client>>, why: &str) {
+    fn disconnect(&self, clients: Vec<Arc<Client>>, reason: &str) {
         for client in clients {
             tracing::info!(
                 client = &*client.client_id,
                 user = client.username.as_deref(),
-                "disconnected: {why}"
+                "disconnected: {reason}"
             );
             self.broker.disconnect(&client.client_id);
         }

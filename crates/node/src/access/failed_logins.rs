@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::shares::network_of;
+use crate::address_limits::network_of;
 
 /// Delay of the first failed login; it doubles for each further one.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
@@ -122,7 +122,7 @@ mod tests {
     const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
     #[test]
-    fn each_failure_takes_longer_and_is_its_address_and_users_own() {
+    fn delays_grow_for_each_address_and_user_separately() {
         let failed = FailedLogins::default();
         assert!(failed.begin(HERE, "ada").is_ok());
         let delays: Vec<u128> = (0..8).map(|_| failed.failed(HERE, "ada").as_millis()).collect();
@@ -136,10 +136,10 @@ mod tests {
     }
 
     #[test]
-    fn where_one_has_failed_one_is_tried_at_a_time() {
+    fn after_a_failure_one_attempt_runs_at_a_time() {
         let failed = FailedLogins::default();
         let (first, second) = (failed.begin(HERE, "ada").ok(), failed.begin(HERE, "ada").ok());
-        assert!(first.is_some() && second.is_some(), "none has failed");
+        assert!(first.is_some() && second.is_some(), "no login has failed yet");
         drop((first, second));
         failed.failed(HERE, "ada");
         for failures in failed.0.lock().values_mut() {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_and_the_oldest_goes_first() {
+    fn memory_is_bounded_and_the_oldest_entry_is_removed_first() {
         let failed = FailedLogins::default();
         for number in 0..MAX_REMEMBERED + 10 {
             failed.failed(HERE, &number.to_string());

@@ -7,7 +7,7 @@ use edgefaas_broker::topic::{TopicFilterError, validate_filter};
 
 /// Names of the client that a rule is checked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Who<'a> {
+pub struct ClientNames<'a> {
     /// The user; `None` for an anonymous client.
     pub user: Option<&'a str>,
     /// The client id; `None` over HTTP.
@@ -50,24 +50,24 @@ impl RuleFilter {
     pub fn new(text: &str) -> Result<Self, TopicFilterError> {
         validate_filter(text)?;
         let levels: Box<[Level]> = text.split('/').map(level).collect();
-        let has = |wanted: &Part| {
-            levels.iter().any(|level| matches!(level, Level::Named(parts) if parts.contains(wanted)))
+        let has = |expected: &Part| {
+            levels.iter().any(|level| matches!(level, Level::Named(parts) if parts.contains(expected)))
         };
         Ok(Self { needs_user: has(&Part::User), needs_client: has(&Part::Client), levels })
     }
 
     /// True if `topic` matches the filter with the names of this client (MQTT 5, section 4.7).
-    pub fn matches(&self, who: Who<'_>, topic: &str) -> bool {
-        if !self.applies_to(who) || (topic.starts_with('$') && self.starts_with_wildcard()) {
+    pub fn matches(&self, names: ClientNames<'_>, topic: &str) -> bool {
+        if !self.applies_to(names) || (topic.starts_with('$') && self.starts_with_wildcard()) {
             return false;
         }
         let mut levels = topic.split('/');
-        for wanted in &self.levels {
-            if *wanted == Level::Rest {
+        for expected in &self.levels {
+            if *expected == Level::Rest {
                 return true;
             }
             match levels.next() {
-                Some(level) if *wanted == Level::One || wanted.is(who, level) => {}
+                Some(level) if *expected == Level::One || expected.is(names, level) => {}
                 _ => return false,
             }
         }
@@ -75,8 +75,8 @@ impl RuleFilter {
     }
 
     /// True if every topic that matches `filter` matches this filter too.
-    pub fn covers(&self, who: Who<'_>, filter: &str) -> bool {
-        if !self.applies_to(who) || (filter.starts_with('$') && self.starts_with_wildcard()) {
+    pub fn covers(&self, names: ClientNames<'_>, filter: &str) -> bool {
+        if !self.applies_to(names) || (filter.starts_with('$') && self.starts_with_wildcard()) {
             return false;
         }
         // Every topic has a first level, so both filters match the same topics.
@@ -84,16 +84,16 @@ impl RuleFilter {
             return true;
         }
         let mut levels = filter.split('/');
-        for wanted in &self.levels {
-            if *wanted == Level::Rest {
+        for expected in &self.levels {
+            if *expected == Level::Rest {
                 return true;
             }
             match levels.next() {
                 // `a/#` matches `a`, which has no further level.
                 None | Some("#") => return false,
-                Some("+") if *wanted == Level::One => {}
+                Some("+") if *expected == Level::One => {}
                 Some("+") => return false,
-                Some(level) if *wanted == Level::One || wanted.is(who, level) => {}
+                Some(level) if *expected == Level::One || expected.is(names, level) => {}
                 Some(_) => return false,
             }
         }
@@ -101,22 +101,22 @@ impl RuleFilter {
     }
 
     /// True if some topic matches both this filter and `filter`.
-    pub fn overlaps(&self, who: Who<'_>, filter: &str) -> bool {
-        if !self.applies_to(who)
+    pub fn overlaps(&self, names: ClientNames<'_>, filter: &str) -> bool {
+        if !self.applies_to(names)
             || (filter.starts_with('$') && self.starts_with_wildcard())
-            || (filter.starts_with(['+', '#']) && self.starts_with_dollar(who))
+            || (filter.starts_with(['+', '#']) && self.starts_with_dollar(names))
         {
             return false;
         }
         let mut levels = filter.split('/');
-        for wanted in &self.levels {
-            if *wanted == Level::Rest {
+        for expected in &self.levels {
+            if *expected == Level::Rest {
                 return true;
             }
             match levels.next() {
                 Some("#") => return true,
                 Some("+") => {}
-                Some(level) if *wanted == Level::One || wanted.is(who, level) => {}
+                Some(level) if *expected == Level::One || expected.is(names, level) => {}
                 _ => return false,
             }
         }
@@ -124,14 +124,14 @@ impl RuleFilter {
     }
 
     /// True if the client has the needed names, and each is part of a single level.
-    fn applies_to(&self, who: Who<'_>) -> bool {
+    fn applies_to(&self, names: ClientNames<'_>) -> bool {
         let fits = |name: Option<&str>| {
             name.is_some_and(|name| !name.is_empty() && !name.contains(['/', '+', '#', '\0']))
         };
-        (!self.needs_user || fits(who.user))
-            && (!self.needs_client || fits(who.client_id))
+        (!self.needs_user || fits(names.user))
+            && (!self.needs_client || fits(names.client_id))
             // Topics with `$` belong to the broker, unless the rule itself begins with `$`.
-            && !(self.starts_with_name() && self.starts_with_dollar(who))
+            && !(self.starts_with_name() && self.starts_with_dollar(names))
     }
 
     fn starts_with_wildcard(&self) -> bool {
@@ -145,22 +145,24 @@ impl RuleFilter {
         }
     }
 
-    fn starts_with_dollar(&self, who: Who<'_>) -> bool {
+    fn starts_with_dollar(&self, names: ClientNames<'_>) -> bool {
         match self.levels.first() {
             Some(Level::Text(text)) => text.starts_with('$'),
-            Some(Level::Named(parts)) => parts.first().is_some_and(|part| part.text(who).starts_with('$')),
+            Some(Level::Named(parts)) => {
+                parts.first().is_some_and(|part| part.text(names).starts_with('$'))
+            }
             _ => false,
         }
     }
 }
 
 impl Level {
-    fn is(&self, who: Who<'_>, level: &str) -> bool {
+    fn is(&self, names: ClientNames<'_>, level: &str) -> bool {
         match self {
             Self::One | Self::Rest => false,
             Self::Text(text) => **text == *level,
             Self::Named(parts) => {
-                let rest = parts.iter().try_fold(level, |rest, part| rest.strip_prefix(part.text(who)));
+                let rest = parts.iter().try_fold(level, |rest, part| rest.strip_prefix(part.text(names)));
                 rest == Some("")
             }
         }
@@ -168,11 +170,11 @@ impl Level {
 }
 
 impl Part {
-    fn text<'a>(&'a self, who: Who<'a>) -> &'a str {
+    fn text<'a>(&'a self, names: ClientNames<'a>) -> &'a str {
         match self {
             Self::Text(text) => text,
-            Self::User => who.user.unwrap_or_default(),
-            Self::Client => who.client_id.unwrap_or_default(),
+            Self::User => names.user.unwrap_or_default(),
+            Self::Client => names.client_id.unwrap_or_default(),
         }
     }
 }
@@ -217,14 +219,14 @@ mod tests {
 
     use super::*;
 
-    const ADA: Who<'_> = Who { user: Some("ada"), client_id: Some("pump-1") };
+    const ADA: ClientNames<'_> = ClientNames { user: Some("ada"), client_id: Some("pump-1") };
 
     fn filter(text: &str) -> RuleFilter {
         RuleFilter::new(text).unwrap()
     }
 
     #[test]
-    fn names_stand_for_parts_of_a_level() {
+    fn placeholders_stand_for_parts_of_a_level() {
         for (text, topic, expected) in [
             ("sensors/%u/#", "sensors/ada/t", true),
             ("sensors/%u/#", "sensors/bob/t", false),
@@ -240,24 +242,26 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_more_than_a_part_of_a_level_gains_nothing() {
+    fn a_name_with_separators_or_wildcards_gains_no_permission() {
         for name in ["#", "+", "a/b", "", "a\0b"] {
-            for who in [Who { user: Some(name), ..ADA }, Who { client_id: Some(name), ..ADA }] {
+            for names in
+                [ClientNames { user: Some(name), ..ADA }, ClientNames { client_id: Some(name), ..ADA }]
+            {
                 let rule = filter("x/%u/%c");
                 for topic in ["x/ada/pump-1", "x/a/b/pump-1", "x/ada/a/b", "x//pump-1", "x/ada/", "x/+/+"] {
-                    assert!(!rule.matches(who, topic), "{name} {topic}");
-                    assert!(!rule.covers(who, topic), "{name} {topic}");
-                    assert!(!rule.overlaps(who, topic), "{name} {topic}");
+                    assert!(!rule.matches(names, topic), "{name} {topic}");
+                    assert!(!rule.covers(names, topic), "{name} {topic}");
+                    assert!(!rule.overlaps(names, topic), "{name} {topic}");
                 }
             }
         }
-        let nobody = Who { user: None, client_id: None };
+        let nobody = ClientNames { user: None, client_id: None };
         assert!(!filter("x/%u").matches(nobody, "x/"));
         assert!(!filter("x/%c").matches(nobody, "x/"));
-        let crafty = Who { user: Some("$SYS"), client_id: Some("$SYS") };
+        let crafty = ClientNames { user: Some("$SYS"), client_id: Some("$SYS") };
         assert!(!filter("%u/#").matches(crafty, "$SYS/broker/uptime"));
         assert!(!filter("%c/#").covers(crafty, "$SYS/#"));
-        assert!(filter("x/%c").matches(crafty, "x/$SYS"), "inside a topic it is a name as any other");
+        assert!(filter("x/%c").matches(crafty, "x/$SYS"), "inside a topic the name has no special meaning");
     }
 
     #[test]
@@ -317,7 +321,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
         #[test]
-        fn agrees_with_trying_all_topics(rule in any_filter(), asked in any_filter()) {
+        fn agrees_with_matching_all_topics(rule in any_filter(), asked in any_filter()) {
             let topics = topics();
             let oracle = TopicFilter::new(rule.as_str()).unwrap();
             let asked_filter = TopicFilter::new(asked.as_str()).unwrap();
@@ -332,9 +336,9 @@ mod tests {
 
         #[test]
         fn never_panics(rule in ".{0,20}", asked in ".{0,20}", name in ".{0,5}") {
-            let who = Who { user: Some(&name), client_id: Some(&name) };
+            let names = ClientNames { user: Some(&name), client_id: Some(&name) };
             if let (Ok(rule), Ok(())) = (RuleFilter::new(&rule), validate_filter(&asked)) {
-                let (covers, overlaps) = (rule.covers(who, &asked), rule.overlaps(who, &asked));
+                let (covers, overlaps) = (rule.covers(names, &asked), rule.overlaps(names, &asked));
                 prop_assert!(overlaps || !covers);
             }
         }

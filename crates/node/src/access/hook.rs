@@ -1,4 +1,4 @@
-//! The broker's hook: asks the policy at every CONNECT, SUBSCRIBE and PUBLISH.
+//! The broker's hook: checks the policy at every CONNECT, SUBSCRIBE and PUBLISH.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use edgefaas_broker::{
 use edgefaas_functions::topics;
 
 use super::sessions::Credential;
-use super::{Access, Action, Jwt, Policy, Who, certificate};
+use super::{Access, Action, ClientNames, Jwt, Policy, certificate};
 
 /// Prefix of the client identifiers of the node's own sessions.
 const OWN_CLIENTS: &str = "$bridge/";
@@ -37,7 +37,7 @@ impl SessionHook for AccessHook {
         }
         let access = &self.0;
         let topics = unshared(filter.as_str());
-        if access.policy.load().rules().allows(who(client), Action::Subscribe, topics) {
+        if access.policy.load().rules().allows(names_of(client), Action::Subscribe, topics) {
             return Ok(qos);
         }
         access.refusals.log(access.now_unix_s(), client, "subscribe to", topics);
@@ -49,7 +49,7 @@ impl SessionHook for AccessHook {
         if let Some(Credential::Password { user }) = self.0.sessions.connected(client)
             && self.0.policy.load().users().hash(&user).is_none()
         {
-            self.0.sessions.look_again();
+            self.0.sessions.check_again();
         }
     }
 
@@ -71,7 +71,7 @@ impl PublishHook for AccessHook {
             _ => return Verdict::Forward,
         };
         let access = &self.0;
-        if access.policy.load().rules().allows_message(who(client), topic) {
+        if access.policy.load().rules().allows_message(names_of(client), topic) {
             return Verdict::Forward;
         }
         access.refusals.log(access.now_unix_s(), client, "publish to", topic);
@@ -91,20 +91,20 @@ impl Access {
         }
         let policy = self.policy();
         let (username, credential) = self.identify(&policy, request).await?;
-        let who = Who { user: username.as_deref(), client_id: Some(&request.client_id) };
-        if !policy.rules().allows_client_id(who) {
+        let names = ClientNames { user: username.as_deref(), client_id: Some(&request.client_id) };
+        if !policy.rules().allows_client_id(names) {
             let detail = format!("the rules have no client_ids for this user with {}", request.client_id);
             return Err(refusal(ConnectRefusalReason::NotAuthorized, detail));
         }
         if let Some(will) = &request.will
-            && !policy.rules().allows(who, Action::Will, will.topic().as_str())
+            && !policy.rules().allows(names, Action::Will, will.topic().as_str())
         {
             let detail = format!("the client may not leave a will on {}", will.topic());
             return Err(refusal(ConnectRefusalReason::NotAuthorized, detail));
         }
         if let Some(credential) = credential {
             let key = (request.peer.address, request.peer.transport);
-            self.sessions.let_in(key, credential, self.now_unix_s());
+            self.sessions.accepted(key, credential, self.now_unix_s());
         }
         Ok(Grant { username })
     }
@@ -164,16 +164,16 @@ impl Access {
                     Err(busy) => Err(refusal(ServerBusy, busy.to_string())),
                 }
             }
-            (None, Some(_)) => bad("there is a password and no user name"),
+            (None, Some(_)) => bad("the password has no user name"),
             (Some(name), None) if !name.is_empty() => match certified {
                 Some(certified) if certified == *name => Ok((Some(certified), None)),
                 Some(_) => bad("the user name is not the common name of the certificate; leave it out"),
-                None => bad("there is a user name and no password"),
+                None => bad("the user name has no password"),
             },
             (_, None) => match certified {
                 Some(certified) => Ok((Some(certified), None)),
                 None if anonymous => Ok((None, None)),
-                None => Err(refusal(NotAuthorized, "a user name and a password are needed")),
+                None => Err(refusal(NotAuthorized, "a user name and a password are required")),
             },
         }
     }
@@ -185,8 +185,8 @@ fn unshared(filter: &str) -> &str {
     shared.and_then(|shared| shared.split_once('/')).map_or(filter, |(_, filter)| filter)
 }
 
-fn who(client: &Client) -> Who<'_> {
-    Who { user: client.username.as_deref(), client_id: Some(&client.client_id) }
+fn names_of(client: &Client) -> ClientNames<'_> {
+    ClientNames { user: client.username.as_deref(), client_id: Some(&client.client_id) }
 }
 
 fn refusal(reason: ConnectRefusalReason, detail: impl Into<String>) -> ConnectRefusal {
@@ -197,31 +197,32 @@ fn refusal(reason: ConnectRefusalReason, detail: impl Into<String>) -> ConnectRe
 #[derive(Default)]
 pub(super) struct RefusalLog {
     last_unix_s: AtomicU64,
-    unsaid: AtomicU64,
+    /// Number of refusals since the last logged one.
+    unlogged: AtomicU64,
 }
 
 impl RefusalLog {
     /// Number of requests that were not logged before this one; `None` if this one is not logged either.
-    fn takes_turn(&self, now_unix_s: u64) -> Option<u64> {
+    fn begin_log_line(&self, now_unix_s: u64) -> Option<u64> {
         if self.last_unix_s.swap(now_unix_s, Ordering::Relaxed) == now_unix_s {
-            self.unsaid.fetch_add(1, Ordering::Relaxed);
+            self.unlogged.fetch_add(1, Ordering::Relaxed);
             return None;
         }
-        Some(self.unsaid.swap(0, Ordering::Relaxed))
+        Some(self.unlogged.swap(0, Ordering::Relaxed))
     }
 
     fn log_connect(&self, now_unix_s: u64, request: &ConnectRequest, reason: &str) {
-        let Some(unsaid) = self.takes_turn(now_unix_s) else { return };
+        let Some(unlogged) = self.begin_log_line(now_unix_s) else { return };
         let user = request.username.as_deref().unwrap_or("(anonymous)");
         let (client, address) = (&*request.client_id, request.peer.address);
-        tracing::warn!(client, user, ?address, reason, unsaid, "a client may not connect");
+        tracing::warn!(client, user, ?address, reason, unlogged, "a client may not connect");
     }
 
     fn log(&self, now_unix_s: u64, client: &Client, what: &str, topic: &str) {
-        let Some(unsaid) = self.takes_turn(now_unix_s) else { return };
+        let Some(unlogged) = self.begin_log_line(now_unix_s) else { return };
         let user = client.username.as_deref().unwrap_or("(anonymous)");
         let client = &*client.client_id;
-        tracing::warn!(client, user, topic, unsaid, "a client may not {what} this topic");
+        tracing::warn!(client, user, topic, unlogged, "a client may not {what} this topic");
     }
 }
 

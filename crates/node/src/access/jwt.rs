@@ -95,13 +95,13 @@ pub enum JwtKeyError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JwtError {
     /// The text is not a token in compact form.
-    #[error("this is no JSON Web Token: {0}")]
+    #[error("this is not a valid JSON Web Token: {0}")]
     Malformed(&'static str),
     /// No key matches the algorithm.
     #[error("no key is configured for the token's algorithm `{0}`")]
     Algorithm(String),
     /// The signature is invalid.
-    #[error("the token's signature is not right")]
+    #[error("the token's signature is invalid")]
     Signature,
     /// The token has expired.
     #[error("the token has expired")]
@@ -110,7 +110,7 @@ pub enum JwtError {
     #[error("the token is not valid yet")]
     NotYet,
     /// Issuer or audience does not match.
-    #[error("the token's `{0}` is not the one that is configured")]
+    #[error("the token's `{0}` is not the configured one")]
     Claim(&'static str),
 }
 
@@ -179,7 +179,7 @@ impl Jwt {
         let header: Header = serde_json::from_slice(&decode(header)?)
             .map_err(|_| JwtError::Malformed("its header is not valid"))?;
         if header.crit.is_some() {
-            return Err(JwtError::Malformed("it has critical extensions, and none is known"));
+            return Err(JwtError::Malformed("it has critical extensions, and none is supported"));
         }
         let signature = decode(signature)?;
         self.check_signature(&header.alg, signed.as_bytes(), &signature)?;
@@ -190,11 +190,11 @@ impl Jwt {
     }
 
     fn check_signature(&self, algorithm: &str, signed: &[u8], signature: &[u8]) -> Result<(), JwtError> {
-        let mut fitting = self.keys.iter().filter(|key| key.algorithm() == algorithm).peekable();
-        if fitting.peek().is_none() {
+        let mut matching = self.keys.iter().filter(|key| key.algorithm() == algorithm).peekable();
+        if matching.peek().is_none() {
             return Err(JwtError::Algorithm(algorithm.to_owned()));
         }
-        match fitting.any(|key| key.made(signed, signature)) {
+        match matching.any(|key| key.verifies(signed, signature)) {
             true => Ok(()),
             false => Err(JwtError::Signature),
         }
@@ -213,13 +213,13 @@ impl Jwt {
         if self.issuer.is_some() && iss != self.issuer {
             return Err(JwtError::Claim("iss"));
         }
-        if let Some(wanted) = &self.audience {
-            let meant = match &aud {
+        if let Some(expected) = &self.audience {
+            let matches = match &aud {
                 None => false,
-                Some(Audience::One(one)) => one == wanted,
-                Some(Audience::Several(several)) => several.contains(wanted),
+                Some(Audience::One(one)) => one == expected,
+                Some(Audience::Several(several)) => several.contains(expected),
             };
-            if !meant {
+            if !matches {
                 return Err(JwtError::Claim("aud"));
             }
         }
@@ -239,7 +239,7 @@ impl Key {
         }
     }
 
-    fn made(&self, signed: &[u8], signature: &[u8]) -> bool {
+    fn verifies(&self, signed: &[u8], signature: &[u8]) -> bool {
         let (algorithm, key): (&dyn signature::VerificationAlgorithm, _) = match self {
             Self::Hs256(key) => return hmac::verify(key, signed, signature).is_ok(),
             Self::Rs256(key) => (&signature::RSA_PKCS1_2048_8192_SHA256, key),

@@ -28,7 +28,7 @@ use sessions::Sessions;
 pub use admin::{AccessControl, ReloadError, Reloaded};
 pub use bearer::{TokenError, bearer, token_in};
 pub use failed_logins::FailedLogins;
-pub use filter::Who;
+pub use filter::ClientNames;
 pub use hook::AccessHook;
 pub use jwt::{Claims, Jwt, JwtError, JwtKeyError, JwtSection};
 pub use rules::{Action, Rules};

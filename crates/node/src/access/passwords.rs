@@ -10,15 +10,15 @@ use argon2::{Algorithm, Argon2, Params, PasswordHasher, PasswordVerifier, Versio
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
-use crate::shares::Shares;
+use crate::address_limits::AddressLimits;
 
 /// Maximum length of a password, in bytes.
 pub const MAX_PASSWORD_BYTES: usize = 1024;
 /// Cost of a hash: 19 MiB and two passes, OWASP's choice for argon2id, about 100 ms on a Raspberry Pi 4.
 const MEMORY_KIB: u32 = 19 * 1024;
 const PASSES: u32 = 2;
-/// Concurrent checks: 38 MiB together, and never all cores of a Pi.
-const AT_ONCE: usize = 2;
+/// Maximum number of concurrent checks: 38 MiB together, and not all four cores of a Raspberry Pi 4.
+const MAX_CONCURRENT: usize = 2;
 /// Maximum number of waiting checks; further ones are refused.
 const MAX_WAITING: usize = 256;
 /// Maximum number of checks that wait or run for clients of one address, so that one address cannot block the others.
@@ -34,9 +34,9 @@ const MAX_REMEMBERED: usize = 16_384;
 pub struct Passwords {
     key: [u8; 32],
     remembered: Mutex<Remembered>,
-    turns: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     waiting: AtomicUsize,
-    shares: Arc<Shares>,
+    address_limits: Arc<AddressLimits>,
     /// Hash that the password of an unknown user is compared with.
     decoy: Arc<str>,
 }
@@ -58,16 +58,17 @@ impl Passwords {
         Self {
             key: rand::random(),
             remembered: Mutex::default(),
-            turns: Arc::new(Semaphore::new(AT_ONCE)),
+            permits: Arc::new(Semaphore::new(MAX_CONCURRENT)),
             waiting: AtomicUsize::new(0),
-            shares: Shares::new(WAITING_PER_ADDRESS),
+            address_limits: AddressLimits::new(WAITING_PER_ADDRESS),
             // Random bytes in place of a hash: the cost is the same, and no password matches.
             decoy: decoy().into(),
         }
     }
 
     /// True if `hash` is the hash of `password`; `None` stands for an unknown user. `address` is the client's address.
-    /// Takes as long as a hash unless the password is cached. Dropping the future gives up its place in the queue.
+    /// Takes as long as a hash unless the password is cached. Dropping the future leaves the queue; a check that runs
+    /// continues and keeps its permit.
     ///
     /// # Errors
     /// Too many checks wait, in all or for that address.
@@ -85,15 +86,15 @@ impl Passwords {
         if password.len() > MAX_PASSWORD_BYTES {
             return Ok(false);
         }
-        let _share = self.shares.take(address).ok_or(Busy)?;
-        let turn = {
+        let _address_permit = self.address_limits.acquire(address).ok_or(Busy)?;
+        let permit = {
             let _waiting = Waiting::enter(&self.waiting)?;
-            self.turns.clone().acquire_owned().await.map_err(|_| Busy)?
+            self.permits.clone().acquire_owned().await.map_err(|_| Busy)?
         };
         let (exists, hash) = (hash.is_some(), hash.unwrap_or(&self.decoy).clone());
         let password = password.to_vec();
         let right = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
+            let _permit = permit;
             is_right(&password, &hash)
         });
         let right = right.await.unwrap_or(false) && exists;
@@ -198,35 +199,35 @@ mod tests {
     const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
     #[tokio::test]
-    async fn right_ones_are_remembered_until_the_hash_changes() {
+    async fn correct_passwords_are_cached_until_the_hash_changes() {
         let passwords = Passwords::new();
         let stored: Arc<str> = hash(b"correct").unwrap().into();
         assert!(stored.starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{stored}");
         assert!(is_hash(&stored));
         assert_eq!(passwords.check("ada", b"wrong", Some(&stored), HERE).await, Ok(false));
         assert_eq!(passwords.check("ada", b"correct", Some(&stored), HERE).await, Ok(true));
-        assert_eq!(passwords.remembered.lock().known.len(), 1, "only the right one");
+        assert_eq!(passwords.remembered.lock().known.len(), 1, "only the correct password");
 
         // All permits are taken: only cached passwords get an answer.
-        let _held = passwords.turns.clone().acquire_many_owned(AT_ONCE as u32).await.unwrap();
+        let _held = passwords.permits.clone().acquire_many_owned(MAX_CONCURRENT as u32).await.unwrap();
         assert_eq!(passwords.check("ada", b"correct", Some(&stored), HERE).await, Ok(true));
         let other: Arc<str> = hash(b"correct").unwrap().into();
         for (user, password, stored) in
             [("ada", &b"wrong"[..], &stored), ("bob", b"correct", &stored), ("ada", b"correct", &other)]
         {
-            let mut waits = tokio_test_pending(passwords.check(user, password, Some(stored), HERE));
-            assert!(waits.take().is_none(), "{user} is checked, which waits for a turn");
+            let mut waits = ready_result(passwords.check(user, password, Some(stored), HERE));
+            assert!(waits.take().is_none(), "the check of {user} waits for a permit");
         }
     }
 
     /// The result, if the future is ready at the first poll.
-    fn tokio_test_pending<T>(future: impl Future<Output = T>) -> Option<T> {
+    fn ready_result<T>(future: impl Future<Output = T>) -> Option<T> {
         use futures_util::FutureExt;
         Box::pin(future).now_or_never()
     }
 
     #[tokio::test]
-    async fn unknown_users_are_refused_and_the_waiting_are_bounded() {
+    async fn unknown_users_are_refused_and_waiting_checks_are_bounded() {
         let passwords = Passwords::new();
         assert!(is_hash(&passwords.decoy));
         assert_eq!(passwords.check("nobody", b"x", None, HERE).await, Ok(false));
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn guesses_from_one_address_leave_room_for_others() {
+    async fn guesses_from_one_address_do_not_block_others() {
         let passwords = Passwords::new();
         let stored: Arc<str> = hash(b"correct").unwrap().into();
         let guess = || passwords.check("ada", b"wrong", Some(&stored), HERE);
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_of_right_ones_is_bounded() {
+    fn the_cache_is_bounded() {
         let passwords = Passwords::new();
         for number in 0..MAX_REMEMBERED as u64 + 10 {
             let mut fingerprint = [0; 32];
@@ -261,11 +262,11 @@ mod tests {
         }
         let remembered = passwords.remembered.lock();
         assert_eq!((remembered.known.len(), remembered.oldest.len()), (MAX_REMEMBERED, MAX_REMEMBERED));
-        assert!(!remembered.known.contains(&[0; 32]), "the oldest made room");
+        assert!(!remembered.known.contains(&[0; 32]), "the oldest entry is removed");
     }
 
     #[test]
-    fn other_text_is_no_hash() {
+    fn other_text_is_not_a_hash() {
         for text in
             ["", "secret", "$2b$10$abcdefghijklmnopqrstuv", "$argon2id$v=19$m=19456,t=2,p=1$c2FsdHNhbHQ"]
         {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use edgefaas_manifest::{glob_error, glob_matches};
 use serde::{Deserialize, Deserializer};
 
-use super::filter::{RuleFilter, Who};
+use super::filter::{ClientNames, RuleFilter};
 
 /// An action of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ struct RuleSet {
 
 #[derive(Debug)]
 struct Rule {
-    who: WhoPattern,
+    users: UserPattern,
     client: Option<Pattern>,
     publish: Vec<RuleFilter>,
     subscribe: Vec<RuleFilter>,
@@ -46,7 +46,7 @@ struct Rule {
 }
 
 #[derive(Debug)]
-enum WhoPattern {
+enum UserPattern {
     Everyone,
     Anonymous,
     User(Pattern),
@@ -82,48 +82,48 @@ impl Rules {
 
     /// True if the client may do this. A subscription is allowed if one allowed filter covers it, and no denied filter
     /// overlaps it.
-    pub fn allows(&self, who: Who<'_>, action: Action, topic: &str) -> bool {
+    pub fn allows(&self, names: ClientNames<'_>, action: Action, topic: &str) -> bool {
         if self.open {
             return true;
         }
-        let allowed = self.allow.any(who, |rule| match action {
-            Action::Publish => rule.publish.iter().any(|filter| filter.matches(who, topic)),
-            Action::Subscribe => rule.subscribe.iter().any(|filter| filter.covers(who, topic)),
+        let allowed = self.allow.any(names, |rule| match action {
+            Action::Publish => rule.publish.iter().any(|filter| filter.matches(names, topic)),
+            Action::Subscribe => rule.subscribe.iter().any(|filter| filter.covers(names, topic)),
             Action::Will => {
                 let filters = rule.will.as_ref().unwrap_or(&rule.publish);
-                filters.iter().any(|filter| filter.matches(who, topic))
+                filters.iter().any(|filter| filter.matches(names, topic))
             }
         });
         allowed
-            && !self.deny.any(who, |rule| match action {
-                Action::Publish => rule.publish.iter().any(|filter| filter.matches(who, topic)),
-                Action::Subscribe => rule.subscribe.iter().any(|filter| filter.overlaps(who, topic)),
+            && !self.deny.any(names, |rule| match action {
+                Action::Publish => rule.publish.iter().any(|filter| filter.matches(names, topic)),
+                Action::Subscribe => rule.subscribe.iter().any(|filter| filter.overlaps(names, topic)),
                 Action::Will => {
                     let will = rule.will.iter().flatten();
-                    rule.publish.iter().chain(will).any(|filter| filter.matches(who, topic))
+                    rule.publish.iter().chain(will).any(|filter| filter.matches(names, topic))
                 }
             })
     }
 
     /// True if the client may connect with its client identifier. Once an `[[allow]]` has `client_ids`, every client
     /// needs a matching one.
-    pub fn allows_client_id(&self, who: Who<'_>) -> bool {
-        let has_one = |rule: &Rule| rule.client_ids.iter().any(|pattern| pattern.matches_id(who));
+    pub fn allows_client_id(&self, names: ClientNames<'_>) -> bool {
+        let has_one = |rule: &Rule| rule.client_ids.iter().any(|pattern| pattern.matches_id(names));
         let bound = self.allow.all().any(|rule| !rule.client_ids.is_empty());
-        self.open || ((!bound || self.allow.any(who, has_one)) && !self.deny.any(who, has_one))
+        self.open || ((!bound || self.allow.any(names, has_one)) && !self.deny.any(names, has_one))
     }
 
     /// True if the client's message is allowed, as a publish or as its will: a client may have its will published at
     /// any time.
-    pub fn allows_message(&self, who: Who<'_>, topic: &str) -> bool {
-        self.allows(who, Action::Publish, topic) || self.allows(who, Action::Will, topic)
+    pub fn allows_message(&self, names: ClientNames<'_>, topic: &str) -> bool {
+        self.allows(names, Action::Publish, topic) || self.allows(names, Action::Will, topic)
     }
 }
 
 impl RuleSet {
-    fn any(&self, who: Who<'_>, accepts: impl Fn(&Rule) -> bool) -> bool {
-        let own = who.user.and_then(|user| self.by_user.get(user));
-        own.into_iter().flatten().chain(&self.others).any(|rule| rule.is_for(who) && accepts(rule))
+    fn any(&self, names: ClientNames<'_>, accepts: impl Fn(&Rule) -> bool) -> bool {
+        let own = names.user.and_then(|user| self.by_user.get(user));
+        own.into_iter().flatten().chain(&self.others).any(|rule| rule.is_for(names) && accepts(rule))
     }
 }
 
@@ -136,27 +136,27 @@ impl RuleSet {
 impl Pattern {
     /// True if a pattern for client identifiers matches the client's own. `%u` stands for the user name; a name with a
     /// `*`, which the subject of a token may contain, matches no identifier.
-    fn matches_id(&self, who: Who<'_>) -> bool {
-        let Some(id) = who.client_id else { return false };
+    fn matches_id(&self, names: ClientNames<'_>) -> bool {
+        let Some(id) = names.client_id else { return false };
         if !self.0.contains("%u") {
             return glob_matches(&self.0, id);
         }
-        let user = who.user.filter(|user| !user.is_empty() && !user.contains('*'));
+        let user = names.user.filter(|user| !user.is_empty() && !user.contains('*'));
         user.is_some_and(|user| glob_matches(&self.0.replace("%u", user), id))
     }
 }
 
 impl Rule {
-    fn is_for(&self, who: Who<'_>) -> bool {
-        let user = match &self.who {
-            WhoPattern::Everyone => true,
-            WhoPattern::Anonymous => who.user.is_none(),
-            WhoPattern::User(pattern) => who.user.is_some_and(|user| glob_matches(&pattern.0, user)),
+    fn is_for(&self, names: ClientNames<'_>) -> bool {
+        let user = match &self.users {
+            UserPattern::Everyone => true,
+            UserPattern::Anonymous => names.user.is_none(),
+            UserPattern::User(pattern) => names.user.is_some_and(|user| glob_matches(&pattern.0, user)),
         };
         user && self
             .client
             .as_ref()
-            .is_none_or(|pattern| who.client_id.is_some_and(|id| glob_matches(&pattern.0, id)))
+            .is_none_or(|pattern| names.client_id.is_some_and(|id| glob_matches(&pattern.0, id)))
     }
 }
 
@@ -203,15 +203,15 @@ impl TryFrom<Keys> for Entry {
         if publish.is_none() && subscribe.is_none() && will.is_none() && client_ids.is_empty() {
             return Err("a rule needs one of the keys `publish`, `subscribe`, `will` and `client_ids`");
         }
-        let who = match (user, anonymous) {
+        let users = match (user, anonymous) {
             (Some(_), true) => return Err("a rule cannot have both `user` and `anonymous = true`"),
-            (Some(pattern), false) => WhoPattern::User(pattern),
-            (None, true) => WhoPattern::Anonymous,
-            (None, false) => WhoPattern::Everyone,
+            (Some(pattern), false) => UserPattern::User(pattern),
+            (None, true) => UserPattern::Anonymous,
+            (None, false) => UserPattern::Everyone,
         };
         let filters = |given: Vec<Filter>| given.into_iter().map(|filter| filter.0).collect();
         Ok(Self(Rule {
-            who,
+            users,
             client,
             publish: publish.map(filters).unwrap_or_default(),
             subscribe: subscribe.map(filters).unwrap_or_default(),
@@ -225,8 +225,8 @@ impl From<Vec<Entry>> for RuleSet {
     fn from(entries: Vec<Entry>) -> Self {
         let mut set = Self::default();
         for Entry(rule) in entries {
-            match &rule.who {
-                WhoPattern::User(Pattern(name)) if !name.contains('*') => {
+            match &rule.users {
+                UserPattern::User(Pattern(name)) if !name.contains('*') => {
                     set.by_user.entry(name.clone()).or_default().push(rule);
                 }
                 _ => set.others.push(rule),
@@ -241,7 +241,7 @@ impl<'de> Deserialize<'de> for Filter {
         let text = String::deserialize(deserializer)?;
         let refuse = |reason: String| serde::de::Error::custom(format!("`{text}`: {reason}"));
         if text.starts_with("$share/") {
-            return Err(refuse("write the filter alone; it counts for shared subscriptions too".into()));
+            return Err(refuse("write the filter alone; it applies to shared subscriptions too".into()));
         }
         RuleFilter::new(&text).map(Self).map_err(|error| refuse(error.to_string()))
     }
@@ -285,19 +285,19 @@ mod tests {
         publish = ["secret/#"]
     "#;
 
-    fn who<'a>(user: Option<&'a str>, client: &'a str) -> Who<'a> {
-        Who { user, client_id: Some(client) }
+    fn names<'a>(user: Option<&'a str>, client: &'a str) -> ClientNames<'a> {
+        ClientNames { user, client_id: Some(client) }
     }
 
     #[test]
-    fn rules_say_who_may_do_what() {
+    fn rules_allow_and_deny_actions() {
         use Action::{Publish, Subscribe, Will};
         let rules = Rules::parse(RULES).unwrap();
         assert_eq!(rules.len(), 5);
         let (pump, ada, bob) =
-            (who(Some("ada"), "pump-1"), who(Some("ada"), "x"), who(Some("bob"), "pump-1"));
-        let guest = who(None, "pump-1");
-        for (who, action, topic, expected) in [
+            (names(Some("ada"), "pump-1"), names(Some("ada"), "x"), names(Some("bob"), "pump-1"));
+        let guest = names(None, "pump-1");
+        for (names, action, topic, expected) in [
             (guest, Subscribe, "public/+", true),
             (bob, Subscribe, "public/a", true),
             (guest, Publish, "public/a", false),
@@ -321,7 +321,7 @@ mod tests {
             (ada, Subscribe, "all/+/x", false),
             (guest, Subscribe, "$SYS/#", false),
         ] {
-            assert_eq!(rules.allows(who, action, topic), expected, "{who:?} {action:?} {topic}");
+            assert_eq!(rules.allows(names, action, topic), expected, "{names:?} {action:?} {topic}");
         }
         assert!(rules.allows_message(pump, "gone/pump-1"), "a will passes when it is published");
         assert!(!rules.allows_message(bob, "gone/pump-1"));
@@ -354,19 +354,20 @@ mod tests {
             (None, "guest-1", true),
             (None, "ada", false),
         ] {
-            assert_eq!(bound.allows_client_id(who(user, id)), expected, "{user:?} {id}");
+            assert_eq!(bound.allows_client_id(names(user, id)), expected, "{user:?} {id}");
         }
-        assert!(Rules::open().allows_client_id(who(None, "x")));
-        assert!(rules("").allows_client_id(who(None, "x")), "a file without the key binds none");
+        assert!(Rules::open().allows_client_id(names(None, "x")));
+        assert!(rules("").allows_client_id(names(None, "x")), "a file without the key binds none");
         let denied = rules("[[deny]]\nclient_ids = [\"node-*\"]");
         assert!(
-            denied.allows_client_id(who(None, "x")) && !denied.allows_client_id(who(Some("ada"), "node-1"))
+            denied.allows_client_id(names(None, "x"))
+                && !denied.allows_client_id(names(Some("ada"), "node-1"))
         );
     }
 
     #[test]
-    fn without_a_file_all_is_allowed_and_with_an_empty_one_nothing() {
-        let anyone = who(None, "c");
+    fn without_a_file_all_is_allowed_and_an_empty_file_allows_nothing() {
+        let anyone = names(None, "c");
         assert!(Rules::open().allows(anyone, Action::Publish, "a"));
         assert!(Rules::open().allows(anyone, Action::Subscribe, "$SYS/#"));
         let none = Rules::parse("").unwrap();

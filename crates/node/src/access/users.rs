@@ -48,7 +48,7 @@ pub enum UsersError {
         reason: io::Error,
     },
     /// The user name is invalid.
-    #[error("`{name}` is no name of a user: use 1 to 64 letters, digits, `_`, `-`, `.` and `@`")]
+    #[error("`{name}` is not a valid user name: use 1 to 64 letters, digits, `_`, `-`, `.` and `@`")]
     Name {
         /// The given name.
         name: String,
@@ -63,13 +63,13 @@ pub enum UsersError {
         reason: String,
     },
     /// The user exists already.
-    #[error("there is a user `{name}` already; `edgefaas users passwd {name}` changes the password")]
+    #[error("user `{name}` exists already; `edgefaas users passwd {name}` changes the password")]
     Exists {
         /// The name.
         name: String,
     },
     /// The user does not exist.
-    #[error("there is no user `{name}`")]
+    #[error("user `{name}` does not exist")]
     Unknown {
         /// The name.
         name: String,
@@ -135,7 +135,7 @@ pub fn change(data_dir: &Path, name: &str, change: Change<'_>) -> Result<Users, 
         _ => {}
     }
     let table = document.entry("users").or_insert_with(implicit_table);
-    let invalid = || UsersError::Parse { path: path.clone(), reason: "`users` is no table".into() };
+    let invalid = || UsersError::Parse { path: path.clone(), reason: "`users` is not a table".into() };
     let table = table.as_table_like_mut().ok_or_else(invalid)?;
     match change {
         Change::Add(hash) | Change::SetPassword(hash) => {
@@ -214,7 +214,7 @@ impl<'de> Deserialize<'de> for Hash {
         if passwords::is_hash(&text) {
             return Ok(Self(text));
         }
-        let help = "this is no argon2 hash of a password; `edgefaas users passwd NAME` makes one";
+        let help = "this is not an argon2 hash of a password; `edgefaas users passwd NAME` makes one";
         Err(serde::de::Error::custom(help))
     }
 }
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_kept_and_leave_the_rest_alone() {
+    fn changes_are_stored_and_keep_the_rest_of_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let (dir, hash) = (folder.path(), some_hash());
         assert!(Users::load(dir).unwrap().is_empty());
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_changes_nothing() {
+    fn an_invalid_change_changes_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let (dir, hash) = (folder.path(), some_hash());
         change(dir, "ada", Change::Add(&hash)).unwrap();
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_file_is_an_error_that_names_the_place() {
+    fn the_error_of_an_invalid_file_names_the_position() {
         let folder = tempfile::tempdir().unwrap();
         for (text, words) in [
             ("[users.ada]\npassword = \"secret\"\n", "line 2"),

@@ -22,7 +22,7 @@ pub struct ObjectDelta {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PayloadError {
     /// The payload is not a sequence of names and bytes.
-    #[error("it is no list of fields: {0}")]
+    #[error("it is not a list of fields: {0}")]
     Malformed(postcard::Error),
     /// The payload has no field, or more than an object may have.
     #[error("it has {0} fields")]
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_is_small_and_read_back() {
+    fn a_payload_is_small_and_decoded_again() {
         let object = ObjectKey::new("miso", "counter");
         let mut whole = ObjectDelta::of("n", delta(5_000_000));
         assert!(whole.encode().len() <= 28, "{} bytes", whole.encode().len());
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_refused() {
+    fn invalid_payloads_are_refused() {
         let object = ObjectKey::new("a", "o");
         assert!(matches!(decode(&object, &ObjectDelta::default().encode()), Err(PayloadError::Count(0))));
         let bad = ObjectDelta::of("a\0b", delta(1));

@@ -18,7 +18,7 @@ use edgefaas_state::store::{Batch, Durability, Store, StoreError};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::PUT_OUT;
+use super::REVOKED;
 use super::delta::{self, ObjectDelta};
 use super::files::ClusterFiles;
 use super::replica::LocalReplica;
@@ -62,10 +62,10 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
         handle,
         recoveries,
         started: Instant::now(),
-        told: Vec::new(),
+        interests: Vec::new(),
         compared: None,
         busy: Arc::default(),
-        told_busy: TaskTime::default(),
+        previous_busy: TaskTime::default(),
     };
     let others = running.set_members(&membership).await;
     let mut changes = registry.changes();
@@ -79,7 +79,7 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
     let mut collected = begun;
     loop {
         let now = Instant::now();
-        let look = throttle.look(throttle.end(&after_tick).max(throttle.end(&after_collect)), now);
+        let next_update = throttle.update(throttle.end(&after_tick).max(throttle.end(&after_collect)), now);
         let next_tick = throttle.end(&after_tick);
         let next_collect = throttle.end(&after_collect).max(collected + COLLECT).max(next_tick);
         let deadline = running.machine.next_deadline().map(|due| (running.started + due).max(next_tick));
@@ -93,7 +93,7 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
             tokio::time::sleep_until(next_collect.into()).await;
             objects.take_for_peers().await
         };
-        let rests = next_collect > look;
+        let is_cooling = next_collect > next_update;
         tokio::select! {
             () = cancel.cancelled() => break,
             event = events.recv() => {
@@ -105,9 +105,9 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
                 let changed = group.contains(&TransportEvent::MembershipChanged);
                 running.transport(group).await;
                 if changed {
-                    keep(&files, &membership).await;
+                    store_membership(&files, &membership).await;
                     if membership.lock().is_own_revoked() {
-                        tracing::error!("{PUT_OUT}");
+                        tracing::error!("{REVOKED}");
                         objects.collect_for_nobody();
                         cancel.cancel();
                         break;
@@ -128,8 +128,8 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
             }
             // Figures and folding also advance while no event arrives.
             () = tokio::time::sleep(IDLE) => {}
-            // The throttle may end earlier.
-            () = tokio::time::sleep_until(look.into()), if rests => {}
+            // A cooldown may end earlier at the pressure that is read then.
+            () = tokio::time::sleep_until(next_update.into()), if is_cooling => {}
             () = tick => {
                 let late = deadline.map_or(Duration::ZERO, |at| at.elapsed());
                 running.handle([Event::Tick]).await;
@@ -159,13 +159,14 @@ struct Running {
     handle: Handle,
     recoveries: Arc<Recoveries>,
     started: Instant,
-    told: Vec<Interest>,
-    /// Time at which every member had been compared with this node once.
+    /// The local interests that the members know.
+    interests: Vec<Interest>,
+    /// Time since the start at which every member had been compared with this node once.
     compared: Option<Duration>,
     /// Cost of handling events.
     busy: Arc<TaskTimer>,
-    /// Total cost at the previous reading.
-    told_busy: TaskTime,
+    /// Total cost at the previous call of [`take_busy`](Self::take_busy).
+    previous_busy: TaskTime,
 }
 
 impl Running {
@@ -177,7 +178,8 @@ impl Running {
         let Some(since) = self.machine.stable_since() else { return };
         let compared = *self.compared.get_or_insert_with(|| self.started.elapsed());
         if since >= compared {
-            let used = self.told.iter().map(|interest| (interest.app.clone(), interest.pattern.clone()));
+            let used =
+                self.interests.iter().map(|interest| (interest.app.clone(), interest.pattern.clone()));
             self.store.objects().fold_own_past(FoldScope::Used(used.collect()));
         }
     }
@@ -185,7 +187,7 @@ impl Running {
     /// Cost of replication since the previous call.
     fn take_busy(&mut self) -> TaskTime {
         let busy = self.handle.task_time() + self.busy.read();
-        busy - std::mem::replace(&mut self.told_busy, busy)
+        busy - std::mem::replace(&mut self.previous_busy, busy)
     }
 
     /// Updates the members of the transport; returns the number of other members.
@@ -200,7 +202,7 @@ impl Running {
     async fn set_interests(&mut self, interests: Vec<Interest>) {
         let pattern = |interest: &Interest| (interest.app.clone(), interest.pattern.clone());
         self.recoveries.set_wanted(interests.iter().map(pattern));
-        self.told.clone_from(&interests);
+        self.interests.clone_from(&interests);
         self.handle([Event::LocalInterests(interests)]).await;
     }
 
@@ -213,7 +215,7 @@ impl Running {
                     tracing::warn!(
                         node = name,
                         skew_s,
-                        "the clock of this member is another than this node's: last writers win by it; set the clocks"
+                        "the clocks of this member and this node differ, and the last writer wins by its clock; set the clocks"
                     );
                 }
                 Some(Event::PeerUp { node: NodeId(node_id), protocol_version })
@@ -311,7 +313,7 @@ impl Running {
             for (key, delta) in fields {
                 // A damaged field must not block the other fields.
                 if let Err(error) = self.store.objects().read(&key, |_| ()) {
-                    tracing::error!(field = ?key, %error, "a field cannot be read, and takes no changes of other members");
+                    tracing::error!(field = ?key, %error, "a field cannot be read: changes of other members are not merged into it");
                     continue;
                 }
                 if delta.field_type() == FieldType::BoundedCounter {
@@ -350,7 +352,7 @@ impl Running {
         if !batch.is_empty()
             && let Err(error) = self.store.committer().commit(batch, Durability::Synced).await
         {
-            tracing::warn!(%error, "shares of a bounded counter could not be given away");
+            tracing::warn!(%error, "shares of a bounded counter could not be granted");
         }
     }
 }
@@ -376,10 +378,10 @@ fn interests(routes: &Routes) -> Vec<Interest> {
     interests
 }
 
-async fn keep(files: &Arc<ClusterFiles>, membership: &Arc<Mutex<Membership>>) {
+async fn store_membership(files: &Arc<ClusterFiles>, membership: &Arc<Mutex<Membership>>) {
     let (files, membership) = (files.clone(), membership.lock().clone());
     let kept = tokio::task::spawn_blocking(move || files.keep_membership(&membership)).await;
     if let Ok(Err(error)) = kept {
-        tracing::warn!(%error, "the members of the cluster could not be kept; after a restart they are found anew");
+        tracing::warn!(%error, "the members of the cluster could not be stored; a restart uses the previous list");
     }
 }

@@ -35,7 +35,7 @@ pub enum FilesError {
         reason: MembershipError,
     },
     /// The cluster's key is invalid.
-    #[error("{path} holds no key of a cluster; restore it from a backup")]
+    #[error("{path} does not contain a valid cluster key; restore it from a backup")]
     Key {
         /// The file.
         path: PathBuf,

@@ -12,7 +12,7 @@ mod service;
 mod throttle;
 
 /// Message on a node whose certificate was revoked.
-const PUT_OUT: &str = "this node was revoked in its cluster, and works alone; move `cluster/` out of its data directory to join again";
+const REVOKED: &str = "this node was revoked in its cluster, and works alone; move `cluster/` out of its data directory to join again";
 
 pub use files::{ClusterFiles, FilesError};
 pub(crate) use service::transport_name;

@@ -20,7 +20,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::PUT_OUT;
+use super::REVOKED;
 use super::driver::{self, Driver};
 use super::files::{ClusterFiles, FilesError};
 
@@ -29,7 +29,7 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Default lifetime of a token.
 const TOKEN_LIFE: Duration = Duration::from_secs(3600);
 /// Maximum lifetime of a token.
-const LONGEST_LIFE: Duration = Duration::from_secs(30 * 24 * 3600);
+const MAX_TOKEN_LIFE: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Maximum frame size beside chunks of a state, which are smaller.
 const FRAME_BYTES: usize = 512 << 10;
 
@@ -80,23 +80,25 @@ pub enum ClusterError {
     NoMember,
     /// Only the node that created the cluster changes its membership.
     #[error(
-        "this node does not have the key of the cluster; ask the one that made it, or has `cluster/cluster.key` in its data directory"
+        "this node does not have the key of the cluster; use the node that created the cluster, with `cluster/cluster.key` in its data directory"
     )]
     NoKey,
     /// No member has this name.
-    #[error("there is no member `{name}`; `edgefaas nodes` shows those there are")]
+    #[error("member `{name}` does not exist; `edgefaas nodes` lists the members")]
     UnknownMember {
         /// The requested name.
         name: String,
     },
     /// The lifetime of a token is too long.
-    #[error("a token is good for 30 days at most, not for {days}; whoever finds it may join until then")]
+    #[error(
+        "a token is valid for at most 30 days, not for {days}: until then everyone who has it can join"
+    )]
     LongLife {
         /// Requested days.
         days: u64,
     },
     /// The node with the cluster's key cannot be removed.
-    #[error("this node has the key of the cluster and cannot be put out of it")]
+    #[error("this node has the key of the cluster and cannot be revoked")]
     OwnKey,
 }
 
@@ -107,9 +109,9 @@ pub struct ClusterStatus {
     pub cluster: Option<String>,
     /// The node's name in it.
     pub name: String,
-    /// Its number.
+    /// The node's id.
     pub node_id: u64,
-    /// The node can admit and remove members.
+    /// True if the node can admit and remove members.
     pub has_key: bool,
     /// Listen addresses.
     pub addresses: Vec<String>,
@@ -126,7 +128,7 @@ pub struct ClusterStatus {
 pub struct MemberStatus {
     /// Its name.
     pub name: String,
-    /// Its number.
+    /// Its node id.
     pub node_id: u64,
     /// Last known addresses.
     pub addresses: Vec<String>,
@@ -139,7 +141,7 @@ pub struct MemberStatus {
 /// Figures of the cluster.
 #[derive(Debug, Clone, Default)]
 pub struct ClusterReading {
-    /// The node is a member.
+    /// True if the node is a member.
     pub is_member: bool,
     /// Members that are connected.
     pub peers: u64,
@@ -147,7 +149,7 @@ pub struct ClusterReading {
     pub members: u64,
     /// Counters of the replication.
     pub replication: Counters,
-    /// Peers refused, by reason.
+    /// Number of refused nodes, by reason.
     pub refused: Vec<(String, u64)>,
     /// Maximum difference between this node's clock and the clock of a connected peer, in milliseconds.
     pub clock_skew_ms: u64,
@@ -165,7 +167,7 @@ pub struct Cluster {
     clock: Clock,
     counters: Arc<Mutex<Counters>>,
     running: Mutex<Option<Running>>,
-    // Serialises changes of the cluster.
+    /// Serialises changes of the cluster.
     changing: AsyncMutex<()>,
 }
 
@@ -177,7 +179,7 @@ struct Running {
 }
 
 impl Cluster {
-    /// Opens no port before [`start`](Self::start).
+    /// The membership in the files of the data directory. Opens no port before [`start`](Self::start).
     pub fn new(
         options: ClusterOptions,
         store: Arc<Store>,
@@ -205,7 +207,7 @@ impl Cluster {
             Some(membership) => {
                 let node_id = self.store.objects().replica().node;
                 if membership.own().node_id() != node_id {
-                    // The objects were written under another node id, which other members still count.
+                    // The node id belongs to the store. With another store the node must not replicate under the old certificate.
                     tracing::error!(
                         "the store is not the one with which this node joined its cluster, and the node works alone; move \
                          `cluster/` out of its data directory and join again"
@@ -214,7 +216,7 @@ impl Cluster {
                 }
                 match self.run(self.files.identity()?, membership, Vec::new()).await {
                     Err(ClusterError::Start(StartError::Revoked)) => {
-                        tracing::error!("{PUT_OUT}");
+                        tracing::error!("{REVOKED}");
                         Ok(())
                     }
                     started => started,
@@ -258,7 +260,7 @@ impl Cluster {
         let running = self.running.lock();
         let handle = &running.as_ref().ok_or(ClusterError::NoMember)?.handle;
         let life = life.unwrap_or(TOKEN_LIFE);
-        if life > LONGEST_LIFE {
+        if life > MAX_TOKEN_LIFE {
             return Err(ClusterError::LongLife { days: life.as_secs().div_ceil(24 * 3600) });
         }
         Ok(handle.open_join(&key, life)?.to_string())

@@ -1,86 +1,89 @@
-//! How long replication waits between two times of sending, so that it leaves the node to its functions.
+//! Throttle of replication: after each sending it waits for a cooldown, so that functions keep the processor.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
 use edgefaas_cluster::TaskTime;
 
-/// So many times as long as replication has cost since the last due changes were sent, the next ones wait: a ninth of a core,
-/// where nobody else wants it.
-const LEAST_REST: f64 = 8.0;
-/// So many times for each other member, where that is more. What a round costs grows with the members as well, and there are as
-/// many that send: so what all send together does not grow with their number, up to the longest rest.
-const REST_A_MEMBER: f64 = 1.5;
-/// Where somebody always waits for a processor, they wait so many times longer.
+/// Minimum cooldown, as a multiple of the processor time that replication took since the previous sending: on an idle
+/// machine replication uses at most a ninth of a core.
+const MIN_FACTOR: f64 = 8.0;
+/// Cooldown factor for each other member, if the product is larger than the minimum. The cost of a round and the number of
+/// senders grow with the number of members; with this factor the traffic of all members together does not grow with it,
+/// until the maximum cooldown is reached.
+const FACTOR_PER_MEMBER: f64 = 1.5;
+/// Maximum pressure that counts: a cooldown under pressure is at most 20 times as long.
 const MAX_PRESSURE: f64 = 0.95;
-/// They wait no longer than that.
-const LONGEST: Duration = Duration::from_millis(250);
-/// What a turn of a task costs beyond its own time: waking it, and the system's part of the message that it is for.
+/// Maximum cooldown.
+const MAX_COOLDOWN: Duration = Duration::from_millis(250);
+/// Cost of a poll of a task beyond its own time: waking it, and the kernel's work for its message.
 const TURN: Duration = Duration::from_micros(10);
-/// A timer that fires later than this shows that others want the processor as well, where the kernel does not say so.
+/// Delay of a timer beyond which other tasks use the processor too. Applies if the kernel does not report pressure.
 const TIMER_GRAIN: Duration = Duration::from_millis(1);
-/// The kernel is asked so many times in a rest, within bounds.
-const LOOKS: u32 = 4;
-const SHORTEST_LOOK: Duration = Duration::from_millis(10);
-const LONGEST_LOOK: Duration = Duration::from_millis(50);
-/// Pressure stall information: how long some task waited for a processor.
+/// Number of readings of the pressure in a cooldown, within the bounds of their interval.
+const READINGS_PER_COOLDOWN: u32 = 4;
+const MIN_READ_INTERVAL: Duration = Duration::from_millis(10);
+const MAX_READ_INTERVAL: Duration = Duration::from_millis(50);
+/// Pressure stall information of Linux: total time in which some task waited for a processor.
 const PRESSURE: &str = "/proc/pressure/cpu";
 
-/// Says when to send next.
+/// Computes the end of cooldowns.
 #[derive(Debug)]
 pub(super) struct Throttle {
-    /// How many times as long as work it is rested.
-    rest: f64,
-    /// The share of the last moments in which some task of the machine waited for a processor; 0 where the kernel does not
-    /// tell.
+    /// Length of a cooldown as a multiple of the work before it.
+    factor: f64,
+    /// Share of the time between the last two readings in which some task of the machine waited for a processor; 0 if the
+    /// kernel does not report it.
     pressure: f64,
-    looked: Instant,
+    /// Time of the last reading.
+    read_at: Instant,
+    /// The last reading: total waiting time since the start of the machine; `None` if the kernel does not report it.
     waited_us: Option<u64>,
 }
 
 impl Throttle {
     pub fn new(now: Instant) -> Self {
-        Self { rest: LEAST_REST, pressure: 0.0, looked: now, waited_us: read() }
+        Self { factor: MIN_FACTOR, pressure: 0.0, read_at: now, waited_us: read() }
     }
 
-    /// How many nodes this one sends to, if all are connected and interested.
+    /// Sets the number of other members, to which this node may send.
     pub fn set_others(&mut self, others: usize) {
-        self.rest = LEAST_REST.max(REST_A_MEMBER * others as f64);
+        self.factor = MIN_FACTOR.max(FACTOR_PER_MEMBER * others as f64);
     }
 
-    /// Asks the kernel, if it was not asked lately for what rests until `end`; seldom where nothing rests. Gives when to ask
-    /// again.
-    pub fn look(&mut self, end: Instant, now: Instant) -> Instant {
-        let every = match end.saturating_duration_since(now) {
-            Duration::ZERO => LONGEST_LOOK,
-            rest => (rest / LOOKS).clamp(SHORTEST_LOOK, LONGEST_LOOK),
+    /// Reads the pressure if the last reading is too old for a cooldown that ends at `end`. Returns the time of the next
+    /// reading.
+    pub fn update(&mut self, end: Instant, now: Instant) -> Instant {
+        let interval = match end.saturating_duration_since(now) {
+            Duration::ZERO => MAX_READ_INTERVAL,
+            left => (left / READINGS_PER_COOLDOWN).clamp(MIN_READ_INTERVAL, MAX_READ_INTERVAL),
         };
-        if now - self.looked >= every {
-            self.take(read(), now);
+        if now - self.read_at >= interval {
+            self.set_reading(read(), now);
         }
-        self.looked + every
+        self.read_at + interval
     }
 
-    /// When a rest is over as things stand: what the pressure adds to it ends with the pressure.
-    pub fn end(&self, rest: &Cooldown) -> Instant {
-        let TaskTime { processor, clock, turns } = rest.work;
+    /// End of a cooldown at the current pressure. When the pressure falls, a running cooldown ends earlier.
+    pub fn end(&self, cooldown: &Cooldown) -> Instant {
+        let TaskTime { processor, clock, turns } = cooldown.work;
         let cost = match self.waited_us {
             Some(_) => processor + TURN.mul_f64(turns as f64),
-            None => clock + rest.late,
+            None => clock + cooldown.late,
         };
-        rest.from + cost.mul_f64(self.rest / (1.0 - self.pressure)).min(LONGEST)
+        cooldown.from + cost.mul_f64(self.factor / (1.0 - self.pressure)).min(MAX_COOLDOWN)
     }
 
-    fn take(&mut self, waited_us: Option<u64>, now: Instant) {
+    fn set_reading(&mut self, waited_us: Option<u64>, now: Instant) {
         let waited = waited_us.zip(self.waited_us).map_or(0, |(now, before)| now.saturating_sub(before));
-        let since = now.duration_since(self.looked);
+        let since = now.duration_since(self.read_at);
         self.pressure = (Duration::from_micros(waited).div_duration_f64(since)).min(MAX_PRESSURE);
         self.waited_us = waited_us;
-        self.looked = now;
+        self.read_at = now;
     }
 }
 
-/// What is rested from.
+/// A pause after some work.
 #[derive(Debug)]
 pub(super) struct Cooldown {
     from: Instant,
@@ -89,13 +92,13 @@ pub(super) struct Cooldown {
 }
 
 impl Cooldown {
-    /// From `work` that was done until now, and whose timer was `late`.
+    /// The cooldown after `work` that ended now and was started by a timer that fired `late`.
     pub fn after(work: TaskTime, late: Duration, now: Instant) -> Self {
-        // What made it late itself counts once.
+        // The work itself delays the timer; its own time counts only once.
         Self { from: now, work, late: late.saturating_sub(TIMER_GRAIN).saturating_sub(work.clock) }
     }
 
-    /// From nothing.
+    /// A cooldown that is over.
     pub fn none(now: Instant) -> Self {
         Self { from: now, work: TaskTime::default(), late: Duration::ZERO }
     }
@@ -105,7 +108,7 @@ fn read() -> Option<u64> {
     some_total_us(&fs::read_to_string(PRESSURE).ok()?)
 }
 
-/// The microseconds in which some task waited since the machine started (Linux, Documentation/accounting/psi.rst).
+/// Microseconds in which some task waited since the start of the machine (Linux, Documentation/accounting/psi.rst).
 fn some_total_us(text: &str) -> Option<u64> {
     let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
     some.split(' ').find_map(|word| word.strip_prefix("total=")).and_then(|total| total.parse().ok())
@@ -121,13 +124,13 @@ mod tests {
         TaskTime { processor, clock: processor, turns }
     }
 
-    /// Of a machine whose kernel says how busy it is.
+    /// The throttle of a machine whose kernel reports pressure.
     fn throttle(pressure: f64, now: Instant) -> Throttle {
-        Throttle { rest: LEAST_REST, pressure, looked: now, waited_us: Some(0) }
+        Throttle { factor: MIN_FACTOR, pressure, read_at: now, waited_us: Some(0) }
     }
 
     #[test]
-    fn what_the_kernel_says_is_read() {
+    fn the_report_of_the_kernel_is_parsed() {
         let text = "some avg10=50.06 avg60=52.05 avg300=47.67 total=30827784519\nfull avg10=0.00 total=0\n";
         assert_eq!(some_total_us(text), Some(30_827_784_519));
         for none in ["", "full avg10=0.00 total=7", "some avg10=1.00", "some total=x"] {
@@ -136,21 +139,25 @@ mod tests {
     }
 
     #[test]
-    fn it_rests_longer_the_more_it_costs_and_the_more_others_wait() {
+    fn a_cooldown_grows_with_work_and_pressure() {
         let now = Instant::now();
         let wait = |pressure: f64, work: TaskTime| {
             throttle(pressure, now).end(&Cooldown::after(work, 4 * MS, now)).duration_since(now)
         };
-        assert_eq!(wait(0.0, work(MS, 0)), 8 * MS, "late timers tell nothing that the kernel does not");
+        assert_eq!(
+            wait(0.0, work(MS, 0)),
+            8 * MS,
+            "late timers do not count if the kernel reports pressure"
+        );
         assert_eq!(wait(0.5, work(MS, 0)), 16 * MS);
         assert_eq!(wait(0.5, work(MS, 100)), 32 * MS, "waking tasks costs as much again");
-        assert_eq!(wait(MAX_PRESSURE, work(10 * MS, 0)), LONGEST);
+        assert_eq!(wait(MAX_PRESSURE, work(10 * MS, 0)), MAX_COOLDOWN);
         assert_eq!(wait(0.9, TaskTime::default()), Duration::ZERO);
         assert_eq!(throttle(0.9, now).end(&Cooldown::none(now)), now);
     }
 
     #[test]
-    fn the_more_members_the_less_often_each_of_them_sends() {
+    fn a_cooldown_grows_with_the_number_of_members() {
         let now = Instant::now();
         let wait = |others: usize, work: TaskTime| {
             let mut throttle = throttle(0.0, now);
@@ -161,58 +168,58 @@ mod tests {
         assert_eq!(wait(4, work(MS, 0)), 8 * MS);
         assert_eq!(wait(6, work(MS, 0)), 9 * MS);
         assert_eq!(wait(30, work(3 * MS, 0)), 135 * MS);
-        assert_eq!(wait(100, work(10 * MS, 0)), LONGEST);
+        assert_eq!(wait(100, work(10 * MS, 0)), MAX_COOLDOWN);
     }
 
     #[test]
-    fn without_the_kernels_word_clocks_tell_who_else_wants_the_processor() {
+    fn without_a_report_of_the_kernel_late_timers_count() {
         let now = Instant::now();
-        let untold = Throttle { waited_us: None, ..throttle(0.0, now) };
+        let unreported = Throttle { waited_us: None, ..throttle(0.0, now) };
         let disturbed = TaskTime { clock: 2 * MS, ..work(MS, 100) };
-        let rest = Cooldown::after(disturbed, 5 * MS, now);
+        let cooldown = Cooldown::after(disturbed, 5 * MS, now);
         assert_eq!(
-            untold.end(&rest).duration_since(now),
+            unreported.end(&cooldown).duration_since(now),
             32 * MS,
-            "late by 4 ms, of which two were its own"
+            "4 ms late beyond the grain of timers, of which 2 ms are its own work"
         );
     }
 
     #[test]
-    fn pressure_is_of_the_time_since_the_last_look() {
+    fn pressure_covers_the_time_since_the_last_reading() {
         let begun = Instant::now();
         let mut throttle = throttle(0.0, begun);
         throttle.waited_us = Some(1_000_000);
-        throttle.take(Some(1_050_000), begun + 250 * MS);
+        throttle.set_reading(Some(1_050_000), begun + 250 * MS);
         assert!((throttle.pressure - 0.2).abs() < 1e-9);
-        throttle.take(Some(1_300_000), begun + 500 * MS);
+        throttle.set_reading(Some(1_300_000), begun + 500 * MS);
         assert!((throttle.pressure - MAX_PRESSURE).abs() < 1e-9);
-        throttle.take(None, begun + 750 * MS);
+        throttle.set_reading(None, begun + 750 * MS);
         assert!(throttle.pressure.abs() < 1e-9);
     }
 
     #[test]
-    fn the_kernel_is_asked_more_often_in_short_rests() {
+    fn short_cooldowns_read_the_pressure_more_often() {
         let begun = Instant::now();
         let mut throttle = throttle(0.0, begun);
-        let mut next = |rest: Duration, after: Duration| {
+        let mut next = |left: Duration, after: Duration| {
             let now = begun + after;
-            throttle.look(now + rest, now).duration_since(begun)
+            throttle.update(now + left, now).duration_since(begun)
         };
         assert_eq!(next(Duration::ZERO, MS), 50 * MS);
         assert_eq!(next(5 * MS, MS), 10 * MS);
         assert_eq!(next(100 * MS, MS), 25 * MS);
         assert_eq!(next(500 * MS, MS), 50 * MS);
-        assert_eq!(next(500 * MS, 60 * MS), 110 * MS, "asked now");
-        assert_eq!(next(60 * MS, 74 * MS), 75 * MS, "not asked");
+        assert_eq!(next(500 * MS, 60 * MS), 110 * MS, "read now");
+        assert_eq!(next(60 * MS, 74 * MS), 75 * MS, "not read again");
     }
 
     #[test]
-    fn what_pressure_adds_ends_with_it() {
+    fn a_cooldown_ends_earlier_when_the_pressure_falls() {
         let begun = Instant::now();
         let mut throttle = throttle(MAX_PRESSURE, begun);
-        let rest = Cooldown::after(work(MS, 0), Duration::ZERO, begun);
-        assert_eq!(throttle.end(&rest).duration_since(begun), 160 * MS);
-        throttle.take(Some(0), begun + LONGEST_LOOK);
-        assert_eq!(throttle.end(&rest).duration_since(begun), 8 * MS);
+        let cooldown = Cooldown::after(work(MS, 0), Duration::ZERO, begun);
+        assert_eq!(throttle.end(&cooldown).duration_since(begun), 160 * MS);
+        throttle.set_reading(Some(0), begun + MAX_READ_INTERVAL);
+        assert_eq!(throttle.end(&cooldown).duration_since(begun), 8 * MS);
     }
 }

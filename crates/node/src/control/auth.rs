@@ -7,12 +7,12 @@ use edgefaas_functions::problem::{MEDIA_TYPE, Problem};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, StatusCode};
 
-use super::connections::Visitor;
+use super::connections::ClientConnection;
 use crate::access::{TokenError, bearer, token_in};
 
 /// Name of the token's file in the data directory.
 pub const TOKEN_FILE: &str = "token";
-/// Paths without authentication.
+/// Paths that need no token.
 const OPEN_PATHS: [&str; 2] = ["/healthz", "/readyz"];
 
 /// The node's admin token, read from the data directory. The first start draws it and writes the file, readable only by
@@ -31,13 +31,18 @@ impl Guard {
     }
 
     /// Refuses a request without the token, unless its path needs none. The error is the response.
-    pub fn check<B>(&self, request: &http::Request<B>, visitor: &Visitor) -> Result<(), Box<Response>> {
-        // Comparing hashes takes the same time wherever a guess differs.
-        let bears = bearer(request.headers()).is_some_and(|token| blake3::hash(token.as_bytes()) == self.0);
-        if bears {
-            visitor.is_known();
+    pub fn check<B>(
+        &self,
+        request: &http::Request<B>,
+        connection: &ClientConnection,
+    ) -> Result<(), Box<Response>> {
+        // `blake3::Hash` compares in constant time.
+        let has_token =
+            bearer(request.headers()).is_some_and(|token| blake3::hash(token.as_bytes()) == self.0);
+        if has_token {
+            connection.mark_authenticated();
         }
-        match bears || OPEN_PATHS.contains(&request.uri().path()) {
+        match has_token || OPEN_PATHS.contains(&request.uri().path()) {
             true => Ok(()),
             false => Err(Box::new(refuse(request.headers()))),
         }

@@ -16,17 +16,18 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::Services;
+use crate::address_limits::{AddressLimits, AddressPermit, network_of};
 use crate::gateway::request_head::{RequestHeads, Scanned};
-use crate::shares::{Share, Shares, network_of};
 use crate::tls::{self, Service, Tls};
 
 /// Maximum number of connections. They use file descriptors that other listeners leave free.
 pub const MAX_CONNECTIONS: usize = 128;
 /// Maximum number of unauthenticated connections.
-const MAX_STRANGERS: usize = 32;
-const STRANGERS_PER_ADDRESS: usize = 16;
-/// Maximum time of a connection without the token.
-const STRANGER_TIMEOUT: Duration = Duration::from_secs(10);
+const MAX_UNAUTHENTICATED: usize = 32;
+/// Maximum number of unauthenticated connections of one address.
+const UNAUTHENTICATED_PER_ADDRESS: usize = 16;
+/// Maximum time for a connection to present the token.
+const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time for receiving a request's head, and for an idle HTTP/1 connection.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Keepalive of HTTP/2 connections: interval of pings, and maximum time for their answers.
@@ -38,55 +39,56 @@ const SEND_BUFFER_BYTES: usize = 64 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The connection of a request.
-pub(super) struct Visitor {
-    known: CancellationToken,
+pub(super) struct ClientConnection {
+    /// Fires once a request has presented the token.
+    authenticated: CancellationToken,
     /// Address of the client.
     pub(super) address: IpAddr,
     /// Local address, if the connection is not TLS.
     pub(super) plain_at: Option<SocketAddr>,
 }
 
-impl Visitor {
+impl ClientConnection {
     fn new(address: IpAddr, plain_at: Option<SocketAddr>) -> Self {
-        Self { known: CancellationToken::new(), address, plain_at }
+        Self { authenticated: CancellationToken::new(), address, plain_at }
     }
 
-    /// True if the connection has shown the token.
-    pub(super) fn is_known(&self) {
-        self.known.cancel();
+    /// Marks the connection as authenticated: the limits on unauthenticated connections no longer apply to it.
+    pub(super) fn mark_authenticated(&self) {
+        self.authenticated.cancel();
     }
 }
 
 /// An unauthenticated connection.
-struct Stranger {
+struct Unauthenticated {
     /// Notified when the connection has to be closed in favour of another one.
-    leaves: Arc<Notify>,
-    _share: Share,
+    evicted: Arc<Notify>,
+    _permit: AddressPermit,
 }
 
-/// Unauthenticated connections, oldest first, until they show the token or are closed.
+/// Unauthenticated connections, oldest first, until they present the token or are closed.
 #[derive(Default)]
-struct Strangers(Vec<(IpAddr, Weak<Notify>)>);
+struct UnauthenticatedConnections(Vec<(IpAddr, Weak<Notify>)>);
 
-impl Strangers {
-    /// Adds a connection from `address`, which is always accepted. If the maximum is exceeded, a connection of the
-    /// address with most unauthenticated connections is closed, so one address cannot keep others out.
-    fn enter(&mut self, address: IpAddr, share: Share) -> Stranger {
-        self.0.retain(|(_, leaves)| leaves.strong_count() > 0);
+impl UnauthenticatedConnections {
+    /// Adds a connection from `address`, which is always accepted. If the maximum is exceeded, the oldest connection of the
+    /// address with most unauthenticated connections is closed, so one address cannot block the others.
+    fn add(&mut self, address: IpAddr, permit: AddressPermit) -> Unauthenticated {
+        self.0.retain(|(_, evicted)| evicted.strong_count() > 0);
         let address = network_of(address);
-        let leaves = Arc::<Notify>::default();
-        self.0.push((address, Arc::downgrade(&leaves)));
-        if self.0.len() > MAX_STRANGERS {
+        let evicted = Arc::<Notify>::default();
+        self.0.push((address, Arc::downgrade(&evicted)));
+        if self.0.len() > MAX_UNAUTHENTICATED {
             let count = |address| self.0.iter().filter(|(other, _)| *other == address).count();
-            // The first address, if several have the same number.
-            let most = self.0.iter().map(|(address, _)| count(*address)).max();
-            let oldest = self.0.iter().position(|(address, _)| Some(count(*address)) == most);
-            let leaving = oldest.map(|at| self.0.remove(at).1);
-            if let Some(leaving) = leaving.and_then(|leaves| leaves.upgrade()) {
-                leaving.notify_one();
+            // If several addresses have the same number, the one with the oldest connection.
+            let max = self.0.iter().map(|(address, _)| count(*address)).max();
+            let oldest = self.0.iter().position(|(address, _)| Some(count(*address)) == max);
+            let closing = oldest.map(|at| self.0.remove(at).1);
+            if let Some(closing) = closing.and_then(|evicted| evicted.upgrade()) {
+                closing.notify_one();
             }
         }
-        Stranger { leaves, _share: share }
+        Unauthenticated { evicted, _permit: permit }
     }
 }
 
@@ -99,8 +101,8 @@ pub(super) async fn serve(
     grace: Duration,
 ) {
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let mut strangers = Strangers::default();
-    let shares = Shares::new(STRANGERS_PER_ADDRESS);
+    let mut unauthenticated = UnauthenticatedConnections::default();
+    let limits = AddressLimits::new(UNAUTHENTICATED_PER_ADDRESS);
     let mut connections = JoinSet::new();
     loop {
         let next = async {
@@ -113,13 +115,14 @@ pub(super) async fn serve(
             Some(_) = connections.join_next() => {}
             accepted = next => match accepted {
                 Ok((stream, peer, slot)) => {
-                    // Unauthenticated connections of the address are closed within seconds.
-                    let Some(share) = shares.take(peer.ip()) else { continue };
-                    let stranger = strangers.enter(peer.ip(), share);
+                    // A connection beyond the limit of its address is closed. The others of the address authenticate or are
+                    // closed within seconds, which releases their permits.
+                    let Some(permit) = limits.acquire(peer.ip()) else { continue };
+                    let pending = unauthenticated.add(peer.ip(), permit);
                     let (tls, services, cancel) = (tls.clone(), services.clone(), cancel.clone());
                     connections.spawn(async move {
                         let _slot = slot;
-                        open(stream, peer, tls, services, stranger, cancel).await;
+                        open(stream, peer, tls, services, pending, cancel).await;
                     });
                 }
                 Err(error) => {
@@ -139,40 +142,41 @@ async fn open(
     peer: SocketAddr,
     tls: Option<Arc<Tls>>,
     services: Arc<Services>,
-    stranger: Stranger,
+    pending: Unauthenticated,
     cancel: CancellationToken,
 ) {
     let _ = stream.set_nodelay(true);
     let Some(tls) = tls else {
-        let visitor = Visitor::new(peer.ip(), stream.local_addr().ok());
-        return talk(stream, visitor, services, stranger, cancel).await;
+        let client = ClientConnection::new(peer.ip(), stream.local_addr().ok());
+        return serve_requests(stream, client, services, pending, cancel).await;
     };
-    let shaken = tokio::select! {
-        shaken = cancel.run_until_cancelled(tls.accept(Service::Control, peer, stream)) => shaken,
-        () = stranger.leaves.notified() => None,
+    let secured = tokio::select! {
+        secured = cancel.run_until_cancelled(tls.accept(Service::Control, peer, stream)) => secured,
+        () = pending.evicted.notified() => None,
     };
-    match shaken {
+    match secured {
         Some(Ok(stream)) => {
-            let visitor = Visitor::new(peer.ip(), None);
-            Box::pin(talk(stream, visitor, services, stranger, cancel)).await;
+            let client = ClientConnection::new(peer.ip(), None);
+            Box::pin(serve_requests(stream, client, services, pending, cancel)).await;
         }
         Some(Err(error)) => tls::log_failure(Service::Control, peer, &error),
         None => {}
     }
 }
 
-async fn gives_way(stranger: &Option<Stranger>) {
-    match stranger {
-        Some(stranger) => stranger.leaves.notified().await,
+async fn evicted(pending: &Option<Unauthenticated>) {
+    match pending {
+        Some(pending) => pending.evicted.notified().await,
         None => std::future::pending().await,
     }
 }
 
-async fn talk<S>(
+/// Serves the requests of a connection until it ends, is evicted, or does not authenticate in time.
+async fn serve_requests<S>(
     stream: S,
-    visitor: Visitor,
+    client: ClientConnection,
     services: Arc<Services>,
-    stranger: Stranger,
+    pending: Unauthenticated,
     cancel: CancellationToken,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -190,13 +194,13 @@ async fn talk<S>(
         TokioIo::new(Scanned::new(stream, heads.clone())),
         service_fn(|request: http::Request<Incoming>| {
             let checked = heads.check(&request);
-            services.call(checked.map(|()| request), &visitor)
+            services.call(checked.map(|()| request), &client)
         }),
     );
     tokio::pin!(connection);
-    let too_long = sleep(STRANGER_TIMEOUT);
-    tokio::pin!(too_long);
-    let (mut stranger, mut stopping) = (Some(stranger), false);
+    let expired = sleep(AUTHENTICATION_TIMEOUT);
+    tokio::pin!(expired);
+    let (mut pending, mut stopping) = (Some(pending), false);
     loop {
         tokio::select! {
             ended = connection.as_mut() => {
@@ -205,9 +209,9 @@ async fn talk<S>(
                 }
                 return;
             }
-            () = visitor.known.cancelled(), if stranger.is_some() => stranger = None,
-            () = &mut too_long, if stranger.is_some() => return,
-            () = gives_way(&stranger), if stranger.is_some() => return,
+            () = client.authenticated.cancelled(), if pending.is_some() => pending = None,
+            () = &mut expired, if pending.is_some() => return,
+            () = evicted(&pending), if pending.is_some() => return,
             () = cancel.cancelled(), if !stopping => {
                 stopping = true;
                 connection.as_mut().graceful_shutdown();

@@ -43,7 +43,7 @@ pub fn assets(assets: Vec<proto::Asset>) -> Result<BTreeMap<String, Bytes>, Stri
     let mut contents = BTreeMap::new();
     for proto::Asset { name, content } in assets {
         if contents.insert(name.clone(), content.into()).is_some() {
-            return Err(format!("the asset `{}` comes twice", name.escape_debug()));
+            return Err(format!("two assets have the name `{}`", name.escape_debug()));
         }
     }
     Ok(contents)

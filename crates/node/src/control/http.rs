@@ -9,7 +9,7 @@ use axum::routing::get;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 
-use super::parts::ControlParts;
+use super::dependencies::ControlParts;
 
 /// Content type of Prometheus' text format, in its OpenMetrics version.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

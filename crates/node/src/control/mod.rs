@@ -3,9 +3,9 @@
 mod auth;
 mod connections;
 mod convert;
+mod dependencies;
 mod http;
 mod objects;
-mod parts;
 mod service;
 
 use std::convert::Infallible;
@@ -29,11 +29,11 @@ use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
 use self::auth::Guard;
-use self::connections::Visitor;
+use self::connections::ClientConnection;
 use self::objects::ObjectsService;
 pub use auth::{TOKEN_FILE, admin_token};
 pub use connections::MAX_CONNECTIONS;
-pub use parts::{ControlParts, NodeFacts};
+pub use dependencies::{ControlParts, NodeFacts};
 
 use crate::access::FailedLogins;
 use crate::tls::Tls;
@@ -78,7 +78,7 @@ struct Services {
     /// Separate from the routes, whose routing costs as much as a small change of an object.
     objects: ObjectsServer<ObjectsService>,
     routes: Router,
-    /// Permit of the one deploy that is received and carried out at a time.
+    /// Has one permit, since only one deploy at a time is received and carried out.
     deploying: Arc<tokio::sync::Semaphore>,
 }
 
@@ -86,19 +86,19 @@ impl Services {
     fn call(
         &self,
         request: Result<Request<Incoming>, Problem>,
-        visitor: &Visitor,
+        connection: &ClientConnection,
     ) -> impl Future<Output = Result<Response<Either<tonic::body::Body, Body>>, Infallible>> + Send + use<>
     {
         // Only the answer to an invalid token is delayed.
         let mut delay = None;
         let checked = match request {
-            Ok(request) => match self.guard.check(&request, visitor) {
+            Ok(request) => match self.guard.check(&request, connection) {
                 Ok(()) => Ok(request),
-                Err(refusal) => match self.prove(&request, visitor) {
+                Err(refusal) => match self.prove(&request, connection) {
                     Some(proof) => Err(Box::new(proof)),
                     None => {
                         let has_token = request.headers().contains_key(AUTHORIZATION);
-                        delay = has_token.then(|| self.failed.failed(visitor.address, ""));
+                        delay = has_token.then(|| self.failed.failed(connection.address, ""));
                         Err(refusal)
                     }
                 },
@@ -114,7 +114,7 @@ impl Services {
                 let (mut routes, deploying) = (self.routes.clone(), self.deploying.clone());
                 Answer::Routes(Box::pin(async move {
                     // The body is not read before the permit is taken.
-                    let _turn = deploying.acquire_owned().await;
+                    let _permit = deploying.acquire_owned().await;
                     routes.call(request).await
                 }))
             }
@@ -135,9 +135,10 @@ impl Services {
     }
 
     /// The response to a proof request of an unauthenticated client.
-    fn prove<B>(&self, request: &Request<B>, visitor: &Visitor) -> Option<Response<Body>> {
-        let asks = request.method() == Method::GET && !request.headers().contains_key(AUTHORIZATION);
-        let at = visitor.plain_at.filter(|_| asks)?;
+    fn prove<B>(&self, request: &Request<B>, connection: &ClientConnection) -> Option<Response<Body>> {
+        let is_proof_request =
+            request.method() == Method::GET && !request.headers().contains_key(AUTHORIZATION);
+        let at = connection.plain_at.filter(|_| is_proof_request)?;
         let nonce = Nonce::from_path(request.uri().path())?;
         let proof = edgefaas_api::proof_of_token(&self.token, nonce, at);
         Some((StatusCode::NO_CONTENT, [(PROOF_HEADER, proof)]).into_response())

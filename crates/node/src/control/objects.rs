@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use edgefaas_api::objects::objects_server::{Objects, ObjectsServer};
-use edgefaas_api::objects::update_request::Operation as Wanted;
+use edgefaas_api::objects::update_request::Operation as Requested;
 use edgefaas_api::objects::{self as proto, value::Kind};
 use edgefaas_crdt::{ApplyError, Field, FieldType, Operation, Value};
 use edgefaas_manifest::{glob_error, is_name};
@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use super::parts::ControlParts;
+use super::dependencies::ControlParts;
 
 /// Default and maximum number of objects in a list.
 const LIST_OBJECTS: usize = 1000;
@@ -81,7 +81,7 @@ impl Objects for ObjectsService {
         let updates = request.into_inner().updates;
         if updates.len() > MAX_UPDATES {
             let message =
-                format!("{} updates are asked for; at most {MAX_UPDATES} go together", updates.len());
+                format!("the request has {} updates; at most {MAX_UPDATES} are allowed", updates.len());
             return Err(refused(Code::InvalidArgument, "TOO_MANY_UPDATES", message));
         }
         let mut batch = Batch::default();
@@ -152,12 +152,12 @@ impl Objects for ObjectsService {
         let proto::WatchRequest { app, object, field } = request.into_inner();
         let bad = |message: String| refused(Code::InvalidArgument, "BAD_NAME", message);
         if !is_name(&app) {
-            return Err(bad(format!("`{}` is no name of an app", app.escape_debug())));
+            return Err(bad(format!("`{}` is not a valid app name", app.escape_debug())));
         }
         for pattern in [Some(&object), Some(&field).filter(|field| !field.is_empty())].into_iter().flatten()
         {
             if let Some(reason) = glob_error(pattern) {
-                return Err(bad(format!("`{}` is no pattern: {reason}", pattern.escape_debug())));
+                return Err(bad(format!("`{}` is not a valid pattern: {reason}", pattern.escape_debug())));
             }
         }
         let field = (!field.is_empty()).then_some(field);
@@ -213,7 +213,7 @@ impl Objects for ObjectsService {
                 let (rest, fields) = writer.finish()?;
                 if fields == 0 && !app.is_empty() {
                     let message =
-                        format!("app `{app}` has no objects; `edgefaas objects list` shows what there is");
+                        format!("app `{app}` has no objects; `edgefaas objects list` shows all objects");
                     let _ = chunks.blocking_send(Err(refused(Code::NotFound, "NO_OBJECTS", message)));
                     return Ok(());
                 }
@@ -257,7 +257,7 @@ impl Objects for ObjectsService {
         ended.map_err(|error| {
             let message = match count {
                 0 => error.to_string(),
-                count => format!("{error}; the {count} fields before that were taken in"),
+                count => format!("{error}; the {count} fields before it were imported"),
             };
             refused(Code::InvalidArgument, "BAD_ARCHIVE", message)
         })?;
@@ -282,32 +282,32 @@ fn add(batch: &mut Batch, update: proto::UpdateRequest) -> Result<(), Status> {
     let proto::UpdateRequest { app, object, field, path, operation } = update;
     check_names(&app, &object, Some(&field), &path)?;
     let Some(operation) = operation else {
-        let message = format!("no operation is given for field `{field}`; set one, such as counter_add");
+        let message = format!("field `{field}` has no operation; set one, such as counter_add");
         return Err(refused(Code::InvalidArgument, "NO_OPERATION", message));
     };
     let operation = match operation {
-        Wanted::CounterAdd(amount) => Operation::CounterAdd(amount),
-        Wanted::RegisterSet(value) => Operation::RegisterSet(value.into()),
-        Wanted::GCounterAdd(amount) => Operation::GCounterAdd(amount),
-        Wanted::BoundedCounterAdd(amount) => Operation::BoundedCounterAdd(amount),
-        Wanted::MvRegisterSet(value) => Operation::MvRegisterSet(value.into()),
-        Wanted::GSetAdd(value) => Operation::GSetAdd(value.into()),
-        Wanted::SetAdd(value) => Operation::SetAdd(value.into()),
-        Wanted::SetRemove(value) => Operation::SetRemove(value.into()),
-        Wanted::SetClear(_) => Operation::SetClear,
-        Wanted::MapRemove(key) => Operation::MapRemove(key),
-        Wanted::MapClear(_) => Operation::MapClear,
-        Wanted::EwFlagSet(flag) => Operation::EwFlagSet(flag),
-        Wanted::DwFlagSet(flag) => Operation::DwFlagSet(flag),
-        Wanted::ListInsert(element) => Operation::ListInsert(element.index, element.value.into()),
-        Wanted::ListPush(value) => Operation::ListPush(value.into()),
-        Wanted::ListSet(element) => Operation::ListSet(element.index, element.value.into()),
-        Wanted::ListRemove(index) => Operation::ListRemove(index),
-        Wanted::TextSplice(proto::TextSplice { at, delete, insert }) => {
+        Requested::CounterAdd(amount) => Operation::CounterAdd(amount),
+        Requested::RegisterSet(value) => Operation::RegisterSet(value.into()),
+        Requested::GCounterAdd(amount) => Operation::GCounterAdd(amount),
+        Requested::BoundedCounterAdd(amount) => Operation::BoundedCounterAdd(amount),
+        Requested::MvRegisterSet(value) => Operation::MvRegisterSet(value.into()),
+        Requested::GSetAdd(value) => Operation::GSetAdd(value.into()),
+        Requested::SetAdd(value) => Operation::SetAdd(value.into()),
+        Requested::SetRemove(value) => Operation::SetRemove(value.into()),
+        Requested::SetClear(_) => Operation::SetClear,
+        Requested::MapRemove(key) => Operation::MapRemove(key),
+        Requested::MapClear(_) => Operation::MapClear,
+        Requested::EwFlagSet(flag) => Operation::EwFlagSet(flag),
+        Requested::DwFlagSet(flag) => Operation::DwFlagSet(flag),
+        Requested::ListInsert(element) => Operation::ListInsert(element.index, element.value.into()),
+        Requested::ListPush(value) => Operation::ListPush(value.into()),
+        Requested::ListSet(element) => Operation::ListSet(element.index, element.value.into()),
+        Requested::ListRemove(index) => Operation::ListRemove(index),
+        Requested::TextSplice(proto::TextSplice { at, delete, insert }) => {
             Operation::TextSplice { at, delete, insert }
         }
-        Wanted::JsonSet(proto::JsonSet { pointer, value }) => Operation::JsonSet { pointer, value },
-        Wanted::JsonRemove(pointer) => Operation::JsonRemove { pointer },
+        Requested::JsonSet(proto::JsonSet { pointer, value }) => Operation::JsonSet { pointer, value },
+        Requested::JsonRemove(pointer) => Operation::JsonRemove { pointer },
     };
     let bytes = operation.size_bytes();
     if bytes > MAX_VALUE_BYTES {
@@ -328,13 +328,13 @@ fn check_app(app: &str) -> Result<(), Status> {
     if app.is_empty() || is_name(app) {
         return Ok(());
     }
-    let message = format!("`{}` is no name of an app", app.escape_debug());
+    let message = format!("`{}` is not a valid app name", app.escape_debug());
     Err(refused(Code::InvalidArgument, "BAD_NAME", message))
 }
 
 fn check_names(app: &str, object: &str, field: Option<&String>, path: &[String]) -> Result<(), Status> {
     let problem = if !is_name(app) {
-        Some(format!("`{}` is no name of an app", app.escape_debug()))
+        Some(format!("`{}` is not a valid app name", app.escape_debug()))
     } else if path.len() > MAX_PATH {
         Some(format!("maps may be nested {MAX_PATH} deep, not {}", path.len()))
     } else {

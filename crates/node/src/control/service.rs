@@ -25,7 +25,7 @@ use tonic::{Request, Response, Status};
 use ulid::Ulid;
 
 use super::convert;
-use super::parts::ControlParts;
+use super::dependencies::ControlParts;
 use crate::access::UsersError;
 use crate::cluster::ClusterError;
 
@@ -33,8 +33,10 @@ use crate::cluster::ClusterError;
 /// loss.
 const STREAM_LINES: usize = 64;
 
-/// Default number of filters that the queue monitor lists.
+/// Default maximum number of filters in a list of queues.
 const DEFAULT_QUEUES: usize = 1000;
+/// Default maximum number of instances in a list.
+const DEFAULT_INSTANCES: usize = 100;
 
 /// The gRPC routes except those of objects: control, health and reflection.
 pub(super) async fn routes(
@@ -55,7 +57,7 @@ pub(super) async fn routes(
         .build_v1();
     match reflection {
         Ok(reflection) => routes = routes.add_service(reflection),
-        Err(error) => tracing::error!(%error, "gRPC reflection is off"),
+        Err(error) => tracing::error!(%error, "gRPC reflection is unavailable"),
     }
     routes.into_axum_router()
 }
@@ -218,9 +220,9 @@ impl Control for ControlService {
         request: Request<proto::ListInstancesRequest>,
     ) -> Answer<proto::ListInstancesResponse> {
         let proto::ListInstancesRequest { workflow, limit } = request.into_inner();
-        let most = if limit == 0 { 100 } else { limit as usize };
+        let max = if limit == 0 { DEFAULT_INSTANCES } else { limit as usize };
         let workflow = (!workflow.is_empty()).then_some(workflow);
-        let (found, more) = self.parts.coordinator.instances(workflow.as_deref(), most);
+        let (found, more) = self.parts.coordinator.instances(workflow.as_deref(), max);
         let instances = found.into_iter().map(convert::instance).collect();
         Ok(Response::new(proto::ListInstancesResponse { instances, more }))
     }
@@ -310,8 +312,8 @@ impl Control for ControlService {
         let spans = self.parts.traces.find(&id);
         if spans.is_empty() {
             return Err(Status::not_found(format!(
-                "nothing is remembered of `{id}`: traces keep the last invocations only, and of many at a time some \
-                 ([traces] in the configuration)"
+                "no trace is kept for `{id}`: the node keeps recent spans only, and records a limited number of traces per \
+                 second ([traces] in the configuration)"
             )));
         }
         Ok(Response::new(proto::TraceResponse { spans: spans.into_iter().map(convert::span).collect() }))
@@ -381,9 +383,9 @@ impl Control for ControlService {
         let broker = &self.parts.broker;
         let mut queues = match filter {
             Some(filter) => {
-                let wanted = TopicFilter::new(filter.as_str())
+                let filter = TopicFilter::new(filter.as_str())
                     .map_err(|error| Status::invalid_argument(format!("`{filter}`: {error}")))?;
-                broker.queue(&wanted).into_iter().collect()
+                broker.queue(&filter).into_iter().collect()
             }
             None => broker.queues(),
         };
@@ -491,7 +493,7 @@ fn deploy_status(error: DeployError) -> Status {
 
 fn instance_id(text: &str) -> Result<Ulid, Status> {
     Ulid::from_string(text)
-        .map_err(|_| Status::invalid_argument(format!("`{text}` is no id of an instance")))
+        .map_err(|_| Status::invalid_argument(format!("`{text}` is not a valid instance id")))
 }
 
 fn invoke_status(error: &InvocationError) -> Status {

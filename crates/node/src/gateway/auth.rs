@@ -16,7 +16,7 @@ use http::{HeaderMap, HeaderValue};
 
 use super::response::{HttpReply, problem_reply};
 use super::websocket::WebSocketUpgrade;
-use crate::access::{Access, Action, Who};
+use crate::access::{Access, Action, ClientNames};
 use crate::access::{TokenError, bearer, token_in};
 
 /// File of the gateway token in the data directory. This token permits calls only.
@@ -219,7 +219,7 @@ impl GatewayAuth {
             Some(error) => invalid(&error.to_string()),
             None => invalid("this node accepts no JSON Web Tokens: [access.jwt] is not configured"),
         })?;
-        let who = Who { user: Some(&claims.subject), client_id: None };
+        let who = ClientNames { user: Some(&claims.subject), client_id: None };
         let topic = call_topic(function);
         if self.access.policy().rules().allows(who, Action::Publish, &topic) {
             return Ok(claims.subject);

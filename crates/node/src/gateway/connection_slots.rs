@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-use crate::shares::network_of;
+use crate::address_limits::network_of;
 
 /// Maximum wait of a new connection for evicted connections to be closed.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(5);

@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use crate::shares::network_of;
+use crate::address_limits::network_of;
 
 /// One address may use 1/`ADDRESS_SHARE` of the limit. Loopback addresses have no such limit: a proxy on this machine may
 /// forward the requests of many clients.

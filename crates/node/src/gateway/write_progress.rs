@@ -8,7 +8,7 @@ use edgefaas_platform::is_loopback;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::shares::network_of;
+use crate::address_limits::network_of;
 
 /// Write progress of one connection. The read rate of the client is measured from the first write of the current reply
 /// that blocks: earlier bytes only fill the buffers of the operating system, which says nothing about the client.

@@ -6,14 +6,14 @@ use tokio::task::JoinSet;
 use super::Parts;
 use super::serving::Stages;
 use crate::triggers::{cron, object_change};
-use crate::{pressure, trace_export};
+use crate::{memory_pressure, trace_export};
 
 impl Parts {
-    /// Starts all of them. Each ends with its stage, or with `tasks`.
+    /// Starts all background tasks. Each ends with its stage, or when `tasks` is dropped.
     pub(super) fn spawn_background(&self, tasks: &mut JoinSet<()>, stages: &Stages) {
         self.spawn_triggers(tasks, stages);
         self.spawn_upkeep(tasks, stages);
-        // They end with the clients' connections: messages that these still publish have to go out.
+        // Bridges end with the connections of clients, so that they still send the last messages of these clients.
         for bridge in self.bridges.tasks(&stages.connected) {
             self.workers.spawn_connection(bridge);
         }
@@ -52,7 +52,7 @@ impl Parts {
             let (traces, http) = (self.traces.clone(), self.http.clone());
             tasks.spawn(trace_export::run(traces, http, collector, listening.clone()));
         }
-        tasks.spawn(pressure::watch(
+        tasks.spawn(memory_pressure::watch(
             self.platform.memory.clone(),
             self.isolates.clone(),
             self.registry.clone(),

@@ -9,11 +9,12 @@ use crate::config::NodeConfig;
 
 /// The key that authenticates compiled code, in the data directory.
 pub(super) const CACHE_KEY_FILE: &str = "cache-key";
-/// Compiled code takes at most one in so many bytes of its file system, and leaves twice as much free, or less.
+/// Compiled code takes at most this fraction (one in 4) of its file system, and leaves half of it free.
 const CACHE_SHARE: u64 = 4;
+/// Maximum free space that compiled code leaves.
 const MAX_CACHE_RESERVE_BYTES: u64 = 256 << 20;
 
-/// The folder for compiled code and the key that says it was compiled here.
+/// Creates the folder of compiled code, and reads or draws the key that proves that this node compiled it.
 pub(super) fn cache_folder(config: &NodeConfig) -> Result<CacheFolder, BuildError> {
     let path = config.cache_dir.clone().unwrap_or_else(|| config.data_dir.join("cache"));
     let failed = |reason| BuildError::Cache { path: path.clone(), reason };
@@ -22,20 +23,20 @@ pub(super) fn cache_folder(config: &NodeConfig) -> Result<CacheFolder, BuildErro
     let total_bytes = disk.f_blocks.saturating_mul(disk.f_frsize);
     let max_bytes = config.isolates.code_cache.as_u64().min(total_bytes / CACHE_SHARE);
     let reserve_bytes = (total_bytes / CACHE_SHARE * 2).min(MAX_CACHE_RESERVE_BYTES);
-    // What is in it can be made again; the store may need the room for its start.
+    // Compiled code can be restored, and the store may need the space for its start.
     if disk.f_bavail.saturating_mul(disk.f_frsize) < reserve_bytes / 2 {
-        tracing::warn!(path = %path.display(), "compiled code makes way: the disk is almost full");
+        tracing::warn!(path = %path.display(), "the disk is almost full: compiled code is deleted");
         for entry in std::fs::read_dir(&path).map_err(failed)?.flatten() {
-            // One that stays does no harm.
+            // A file that cannot be deleted does no harm.
             let _ = std::fs::remove_file(entry.path());
         }
     }
-    // Beside the store and not in the cache, which may lie where others write.
+    // In the data directory and not in the cache folder, which other programs may be able to write.
     let file = config.data_dir.join(CACHE_KEY_FILE);
     if let Some(key) = std::fs::read(&file).ok().and_then(|key| key.try_into().ok()) {
         return Ok(CacheFolder { path, key, max_bytes, reserve_bytes });
     }
-    // Without its old key the cache is worth nothing, and is made anew.
+    // With a new key the cached code is invalid, and functions are compiled again.
     let key: [u8; 32] = rand::random();
     let mut open = std::fs::OpenOptions::new();
     open.write(true).create(true).truncate(true).mode(0o600);

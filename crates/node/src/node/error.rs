@@ -16,66 +16,66 @@ use crate::tls::TlsError;
 /// A node could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// The configuration is no good.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The data directory can't be had.
+    /// The data directory cannot be created or locked.
     #[error(transparent)]
     DataDir(#[from] LockError),
     /// A listener cannot be bound.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The store can't be opened.
+    /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What the broker keeps can't be brought back.
+    /// The stored state of the broker cannot be restored.
     #[error("the broker cannot start: {0}")]
     Broker(StorageError),
-    /// The token can't be had.
+    /// A token cannot be read or created.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// Users, rules or keys are no good.
+    /// Users, rules or keys are invalid.
     #[error(transparent)]
     Access(#[from] PolicyError),
     /// Other users can read keys.
     #[error(transparent)]
     Exposed(#[from] ExposedFiles),
-    /// Certificates are no good.
+    /// Certificates or their keys are invalid.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The isolates can't be set up.
+    /// The pool of isolates cannot be created.
     #[error(transparent)]
     Isolates(#[from] EngineError),
-    /// The cache's folder or key can't be made.
+    /// The folder or the key of compiled code cannot be created.
     #[error("the cache {path} cannot be used: {reason}")]
     Cache {
-        /// Its folder.
+        /// The folder.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         reason: std::io::Error,
     },
-    /// The node can't take part in its cluster.
+    /// The node cannot start as a member of its cluster.
     #[error(
-        "it cannot take part in its cluster; mend that, or choose another address with --p2p ADDR:PORT"
+        "the node cannot start as a member of its cluster; choose another address with --p2p ADDR:PORT if it is in use"
     )]
     Cluster(#[from] ClusterError),
-    /// A thread can't be started.
+    /// A worker thread cannot be started.
     #[error("a worker thread could not be started: {0}")]
     Workers(std::io::Error),
 }
 
-/// A node ended other than it should.
+/// A node did not stop in order.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// Its parts could not be taken apart in order.
+    /// The task that stops the workers and closes the store panicked.
     #[error("the node could not stop in order: {0}")]
     Stop(tokio::task::JoinError),
     /// The store could not be closed.
     #[error("the store could not be closed: {0}")]
     Close(StoreError),
-    /// The store takes no writes any more.
+    /// The store accepts no more writes.
     #[error(
-        "the store failed, and the node ends: {reason}; start it again: what was acknowledged is on the disk, if the disk is not \
+        "the store failed, and the node ends: {reason}; start it again: acknowledged data is on the disk, unless the disk is \
          damaged"
     )]
     Store {

@@ -1,4 +1,4 @@
-//! The composition root: everything a node is made of is put together here, and taken apart in order.
+//! The composition root: creates all parts of a node, and stops them in order.
 
 mod background;
 mod cache_folder;
@@ -54,10 +54,10 @@ use crate::settings::{
 use crate::tls::{ClientCertificates, Tls};
 use crate::triggers::mqtt::{Targets, TriggerHook};
 
-/// How long connections may take to end after everything under way has.
+/// Maximum time for connections to end, after the running invocations.
 const CLOSE_GRACE: Duration = Duration::from_secs(3);
 
-/// A node that listens already and is ready to run.
+/// A node whose sockets listen and that is ready to run.
 pub struct Node {
     listeners: Listeners,
     parts: Parts,
@@ -101,8 +101,11 @@ struct Parts {
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 impl Node {
-    /// Puts a node together: takes the data directory, binds the listeners, opens the store, brings back
-    /// what was deployed. Nothing is served before [`run`](Self::run).
+    /// Creates a node: locks the data directory, binds the listeners, opens the store and restores deployed apps. No
+    /// connection is accepted before [`run`](Self::run).
+    ///
+    /// # Errors
+    /// The first part that cannot be created.
     // Boxed: the crate that polls a future compiles it, and that would be the binary.
     pub fn build(config: NodeConfig, platform: Platform) -> Boxed<Result<Self, BuildError>> {
         Box::pin(Self::assemble(config, platform))
@@ -328,27 +331,27 @@ impl Node {
         Ok(Self { listeners, parts, _lock: lock })
     }
 
-    /// Where it listens; the ports are the real ones even where 0 was configured.
+    /// Listen addresses. A configured port 0 is replaced by the real port.
     pub fn addresses(&self) -> Addresses {
         self.parts.addresses
     }
 
-    /// What is deployed on it.
+    /// Deployed apps.
     pub fn registry(&self) -> &Registry {
         &self.parts.registry
     }
 
-    /// The token of the control port.
+    /// The admin token, for the control port.
     pub fn token(&self) -> &str {
         &self.parts.control.token
     }
 
-    /// Users, rules and certificates, to be changed while the node runs.
+    /// Changes of users, rules and certificates while the node runs.
     pub fn access(&self) -> Arc<AccessControl> {
         self.parts.access.clone()
     }
 
-    /// The fingerprint of the certificate, if there is anything that speaks TLS.
+    /// The fingerprint of the server's certificate, if a listener speaks TLS.
     pub fn fingerprint(&self) -> Option<String> {
         self.parts.tls.as_ref().map(|tls| tls.fingerprint())
     }
@@ -373,7 +376,7 @@ impl Node {
             reason = parts.store.committer().failed() => Some(reason),
         };
         if let Some(reason) = failed {
-            // Nothing can be finished in order, nor acknowledged.
+            // Without the store no invocation can be committed and no message acknowledged, so the node does not drain.
             return Err(RunError::Store { reason });
         }
         tokio::join!(parts.drain(&stages), async { while control.join_next().await.is_some() {} });
@@ -390,7 +393,7 @@ impl Node {
 }
 
 impl Parts {
-    /// Closes the listeners, waits for what runs, then closes the connections.
+    /// Closes the listeners, waits for running invocations, then closes the connections.
     async fn drain(&self, stages: &Stages) {
         stages.listening.cancel();
         self.coordinator.settled(self.drain_grace / 2).await;
@@ -399,7 +402,7 @@ impl Parts {
             tracing::warn!(left, grace = ?self.drain_grace, "invocations were cut off");
         }
         stages.connected.cancel();
-        // Clients that do not take their disconnect are cut off.
+        // Connections that are still open then are cut off.
         let _ = tokio::time::timeout(CLOSE_GRACE, self.workers.connections_ended()).await;
     }
 }

@@ -10,26 +10,26 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::{CLOSE_GRACE, Parts};
+use crate::address_limits::AddressLimits;
 use crate::control;
 use crate::gateway::connection_slots::ConnectionSlots;
 use crate::gateway::http;
 use crate::gateway::socket::GatewaySocket;
 use crate::gateway::websocket::WebSocketUpgrade;
 use crate::listeners::{ClientListeners, Slot, accept, connection_slots, handshake, on_this_runtime};
-use crate::shares::Shares;
 use crate::tls::{self, Service, Tls};
 
-/// What ends when a node stops, in this order.
+/// Stages of a node's stop, in this order.
 #[derive(Default)]
 pub(super) struct Stages {
-    /// Listeners and triggers.
+    /// Fires first: listeners and triggers end.
     pub listening: CancellationToken,
-    /// Connections of clients.
+    /// Fires after running invocations have ended: connections of clients end.
     pub connected: CancellationToken,
 }
 
 impl Parts {
-    /// Serves clients; each listener is a task, each connection one of the workers.
+    /// Serves clients. Each listener is a task; each connection is a task of a worker.
     pub(super) fn serve_clients(
         &self,
         tasks: &mut JoinSet<()>,
@@ -37,19 +37,19 @@ impl Parts {
         listeners: ClientListeners,
     ) {
         let slots = Arc::new(Semaphore::new(connection_slots(control::MAX_CONNECTIONS)));
-        // One address does not take the slots of all others, MQTT's included.
-        let shares = Shares::new((connection_slots(control::MAX_CONNECTIONS) / 4).max(8));
-        // Many devices may have one address: theirs are more, and leave the gateway its own.
-        let mqtt_shares = Shares::new((connection_slots(control::MAX_CONNECTIONS) / 2).max(8));
+        // One address cannot use up the slots, which the gateway shares with MQTT.
+        let http_limits = AddressLimits::new((connection_slots(control::MAX_CONNECTIONS) / 4).max(8));
+        // Many devices may share one address, so MQTT allows more; half of the slots stay for others.
+        let mqtt_limits = AddressLimits::new((connection_slots(control::MAX_CONNECTIONS) / 2).max(8));
         let listening = &stages.listening;
         let ClientListeners { http, mqtt, mqtts } = listeners;
         let serve = self.http_connections(stages);
-        tasks.spawn(accept(http, slots.clone(), shares, listening.clone(), serve));
+        tasks.spawn(accept(http, slots.clone(), http_limits, listening.clone(), serve));
         let serve = self.mqtt_connections(stages);
-        tasks.spawn(accept(mqtt, slots.clone(), mqtt_shares.clone(), listening.clone(), serve));
+        tasks.spawn(accept(mqtt, slots.clone(), mqtt_limits.clone(), listening.clone(), serve));
         if let (Some(mqtts), Some(tls)) = (mqtts, self.tls.clone()) {
             let serve = self.mqtts_connections(tls, stages);
-            tasks.spawn(accept(mqtts, slots, mqtt_shares, listening.clone(), serve));
+            tasks.spawn(accept(mqtts, slots, mqtt_limits, listening.clone(), serve));
         }
     }
 
@@ -68,26 +68,26 @@ impl Parts {
                 let admission = admission.clone();
                 move |stream| async move {
                     let _ = stream.set_nodelay(true);
-                    let place = tokio::select! {
-                        place = admission.admit(peer.ip()) => place,
+                    let slot = tokio::select! {
+                        slot = admission.admit(peer.ip()) => slot,
                         () = open.cancelled() => return,
                     };
-                    let Ok(place) = place else {
-                        // Boxed: few connections come here, and the others need no room for it.
+                    let Ok(slot) = slot else {
+                        // Boxed, so that the futures of other connections need no memory for it.
                         Box::pin(http::refuse(&stream, secure.is_some())).await;
                         return;
                     };
                     let socket = GatewaySocket::new(stream);
                     let stream = socket.clone();
                     match secure {
-                        None => http::serve(stream, socket, place, gateway, upgrading, open).await,
+                        None => http::serve(stream, socket, slot, gateway, upgrading, open).await,
                         Some(tls) => {
-                            let shaken = tokio::select! {
-                                shaken = handshake(&tls, Service::Http, stream, peer, &open) => shaken,
-                                () = place.evicted() => None,
+                            let secured = tokio::select! {
+                                secured = handshake(&tls, Service::Http, stream, peer, &open) => secured,
+                                () = slot.evicted() => None,
                             };
-                            if let Some(stream) = shaken {
-                                http::serve(stream, socket, place, gateway, upgrading, open).await;
+                            if let Some(stream) = secured {
+                                http::serve(stream, socket, slot, gateway, upgrading, open).await;
                             }
                         }
                     }
@@ -125,8 +125,8 @@ impl Parts {
                 let (broker, tls, open) = (broker.clone(), tls.clone(), open.clone());
                 move |stream| async move {
                     let _ = stream.set_nodelay(true);
-                    let shaken = handshake(&tls, Service::Mqtt, stream, address, &open).await;
-                    let Some(stream) = shaken else { return };
+                    let secured = handshake(&tls, Service::Mqtt, stream, address, &open).await;
+                    let Some(stream) = secured else { return };
                     let certificate = tls::client_certificate(&stream);
                     let peer = Peer { address, transport: Transport::Tls, certificate };
                     broker.serve(stream, peer, open).await;

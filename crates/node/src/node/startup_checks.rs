@@ -14,7 +14,7 @@ use super::cache_folder::CACHE_KEY_FILE;
 pub(super) fn check_credentials(config: &NodeConfig, policy: &Policy) -> Result<(), ConfigError> {
     if policy.has_credentials() || config.access.allow_anonymous == Some(true) {
         if let Some((_, address, _)) = config.wide_mqtt().find(|(listener, ..)| *listener == "mqtt") {
-            tracing::warn!("passwords and tokens cross mqtt = {address} as they are; mqtts encrypts them");
+            tracing::warn!("mqtt = {address} does not encrypt passwords and tokens; use mqtts");
         }
         return Ok(());
     }
@@ -24,7 +24,7 @@ pub(super) fn check_credentials(config: &NodeConfig, policy: &Policy) -> Result<
     }
 }
 
-/// The files whose content no other user may read: the node's own ones and the private keys that the configuration names.
+/// Files that no other user may read: the node's own keys and tokens, and configured private keys and secrets.
 pub(super) fn files_with_keys(config: &NodeConfig) -> impl Iterator<Item = PathBuf> {
     let own = [control::TOKEN_FILE, HTTP_TOKEN_FILE, tls::KEY_FILE, CACHE_KEY_FILE];
     let own = own.map(|name| config.data_dir.join(name));

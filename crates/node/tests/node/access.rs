@@ -1,4 +1,4 @@
-//! Who may do what: tokens over MQTT and HTTP, the answers of functions, `auth` of http triggers.
+//! Access control: tokens over MQTT and HTTP, topics of answers, `auth` of http triggers.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -22,7 +22,7 @@ use serde_json::json;
 use crate::support::{Mqtt5, TestNode, in_time, json, text};
 
 const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
-/// When the tokens here are made.
+/// Time at which the tokens of the tests are issued.
 const NOW: u64 = 1_800_000_000;
 
 fn hs256(claims: &serde_json::Value) -> String {
@@ -32,7 +32,7 @@ fn hs256(claims: &serde_json::Value) -> String {
     format!("{signed}.{}", BASE64URL.encode(hmac::sign(&key, signed.as_bytes())))
 }
 
-/// Takes HS256 tokens.
+/// Configures HS256 tokens.
 fn with_secret(config: &mut NodeConfig) {
     let secret = config.data_dir.join("jwt-secret");
     std::fs::write(&secret, SECRET).unwrap();
@@ -93,7 +93,7 @@ async fn a_token_is_a_user_until_it_expires() {
 }
 
 #[tokio::test]
-async fn http_triggers_say_what_a_request_needs() {
+async fn http_triggers_define_the_required_credentials() {
     let (platform, _now) = platform();
     let dir = tempfile::tempdir().unwrap();
     let mut node = TestNode::start_on(platform, dir, |config| {
@@ -130,7 +130,7 @@ async fn http_triggers_say_what_a_request_needs() {
         ("/token", Some(&ada), no),
         ("/token", Some(own), yes),
         ("/token", Some(admin), yes),
-        // Its strictest trigger says what its name needs.
+        // A call by name needs the credentials of the strictest trigger.
         ("/fn/f", None, no),
         ("/fn/f", Some(&ada), no),
         ("/fn/f", Some(own), yes),
@@ -149,14 +149,14 @@ async fn http_triggers_say_what_a_request_needs() {
             assert_eq!(json(&response)["status"], 401);
         }
     }
-    // A token of the node is not for functions, other ones are.
+    // Functions do not see tokens of the node; they see other tokens.
     assert_eq!(text(&bearing(&node, "/token", Some(admin)).await), "none");
     assert_eq!(text(&bearing(&node, "/open", Some(own)).await), "none");
     assert_eq!(text(&bearing(&node, "/open", Some("mine")).await), "Bearer mine");
 }
 
 #[tokio::test]
-async fn an_idempotency_key_is_its_callers_own() {
+async fn an_idempotency_key_belongs_to_its_caller() {
     let (platform, _now) = platform();
     let dir = tempfile::tempdir().unwrap();
     let mut node = TestNode::start_on(platform, dir, with_secret).await.unwrap();
@@ -186,14 +186,14 @@ async fn an_idempotency_key_is_its_callers_own() {
     assert_ne!(operator, anyone);
     assert_eq!(ask("/open", None).await, anyone);
     assert_eq!(ask("/open", Some(&node.token)).await, operator);
-    // What is shown to the function alone may be who it is to the function.
+    // A credential that only the function checks identifies the caller too.
     let shown = ask("/open", Some("session-1")).await;
     assert_ne!(shown, anyone);
     assert_ne!(ask("/open", Some("session-2")).await, shown);
 }
 
 #[tokio::test]
-async fn no_form_of_a_token_of_the_node_is_shown_to_functions() {
+async fn functions_see_no_form_of_a_token_of_the_node() {
     let mut node = TestNode::start().await;
     let source = "export default (event) => event.headers.get('authorization') ?? 'none'";
     node.deploy_one("f", "triggers = [{ http = \"/open\", auth = \"none\" }]", source).await;
@@ -249,7 +249,7 @@ fn openssl(dir: &Path, key: &[&str], sign: impl Fn(&mut Command), header: &str) 
 }
 
 #[tokio::test]
-async fn tokens_signed_by_openssl_are_taken() {
+async fn tokens_signed_by_openssl_are_accepted() {
     if !Command::new("openssl").arg("version").output().is_ok_and(|output| output.status.success()) {
         println!("skipped: needs openssl");
         assert!(std::env::var_os("EDGEFAAS_NO_SKIP").is_none(), "needs openssl");
@@ -295,7 +295,7 @@ async fn tokens_signed_by_openssl_are_taken() {
         let forged = String::from_utf8(bytes).unwrap();
         assert_eq!(bearing(&node, "/f", Some(&forged)).await.status(), StatusCode::UNAUTHORIZED);
     }
-    // The secret of an attacker is the public key, which everybody knows: that is no signature.
+    // An attacker signs with the public key as a secret, which is not a valid signature.
     let hs = hs256(&json!({"sub": "ada", "exp": NOW + 600}));
     let refused = bearing(&node, "/f", Some(&hs)).await;
     assert!(text(&refused).contains("HS256"), "{}", text(&refused));
@@ -352,7 +352,7 @@ async fn an_answer_goes_only_where_its_requester_may_publish() {
 }
 
 #[tokio::test]
-async fn a_reload_takes_subscriptions_and_users_away_but_no_connections() {
+async fn a_reload_ends_subscriptions_and_removes_users_but_keeps_connections() {
     use edgefaas_api::control as proto;
     let mut node = TestNode::start_with(|config| {
         with_acl(config, "[[allow]]\npublish = [\"#\"]\nsubscribe = [\"a\", \"b\"]\n");
@@ -386,7 +386,7 @@ async fn a_reload_takes_subscriptions_and_users_away_but_no_connections() {
     ada.publish("a", "one").await;
     assert_eq!(ada.message().await.payload, "one");
 
-    // bob is taken out by hand.
+    // bob is removed by an edit of the file.
     let ada_alone = kept[..kept.find("[users.bob]").unwrap()].to_owned();
     std::fs::write(&users, ada_alone).unwrap();
     let reloaded = node.control.reload(proto::ReloadRequest {}).await.unwrap().into_inner();
@@ -405,7 +405,7 @@ async fn a_reload_takes_subscriptions_and_users_away_but_no_connections() {
     assert_eq!(ada.message().await.payload, "still");
 }
 
-/// The answer to a CONNECT of MQTT 3.1.1 from an address of this machine: 0, or why not.
+/// The return code of CONNACK (MQTT 3.1.1) for a client at a loopback address: 0 if it is accepted.
 async fn connack(node: &TestNode, from: [u8; 4], client_id: &str, user: &str, password: &str) -> u8 {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
@@ -427,7 +427,7 @@ async fn add_user(node: &mut TestNode, name: &str) {
 }
 
 #[tokio::test]
-async fn wrong_passwords_cost_time_where_they_come_from() {
+async fn wrong_passwords_delay_only_their_own_address_and_user() {
     let mut node = TestNode::start().await;
     add_user(&mut node, "ada").await;
     add_user(&mut node, "bob").await;
@@ -440,7 +440,7 @@ async fn wrong_passwords_cost_time_where_they_come_from() {
     assert!(begun.elapsed().as_millis() >= 700, "{:?}", begun.elapsed());
     let fourth = connack(&node, here, "a", "ada", "wrong");
     tokio::pin!(fourth);
-    // 0.8 s, in which others are let in: she herself from elsewhere, and others from there.
+    // A delay of 0.8 s, during which others are accepted: the same user from another address, and other users from this one.
     let others = async {
         assert_eq!(connack(&node, there, "b", "ada", "ada's").await, 0);
         assert_eq!(connack(&node, here, "c", "bob", "bob's").await, 0);
@@ -461,7 +461,7 @@ async fn wrong_passwords_cost_time_where_they_come_from() {
 }
 
 #[tokio::test]
-async fn a_client_id_belongs_to_the_user_that_rules_give_it_to() {
+async fn rules_bind_client_ids_to_users() {
     let rules = "[[allow]]\nuser = \"*\"\nclient_ids = [\"sensor-%u-*\"]\nsubscribe = [\"#\"]\n";
     let mut node = TestNode::start_with(|config| with_acl(config, rules)).await;
     add_user(&mut node, "ada").await;

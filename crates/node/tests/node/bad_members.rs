@@ -1,4 +1,4 @@
-//! A member of the cluster that is let in and then sends what it may not, and clocks that are days apart.
+//! A member of the cluster that violates the protocol, and clocks that differ by days.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::clusters::{cluster, join, member, token, until, update};
 use crate::object_types::{PERMIT, RUN};
 use crate::support::{TestNode, in_time, text};
 
-/// A member that has a certificate, and nobody's code.
+/// A member with a valid certificate whose frames the test writes.
 struct Rogue {
     handle: Handle,
     events: EventReceiver,
@@ -34,7 +34,7 @@ struct Rogue {
 }
 
 impl Rogue {
-    /// Joins by a token of this node, and is connected with it.
+    /// Joins with a token of this node, and connects to it.
     async fn join(node: &mut TestNode, name: &str) -> Self {
         let token: Token = token(node).await.parse().unwrap();
         let identity = Identity::generate();
@@ -58,11 +58,11 @@ impl Rogue {
         rogue
     }
 
-    async fn wait<R>(&mut self, mut wanted: impl FnMut(Event) -> Option<R>) -> R {
+    async fn wait<R>(&mut self, mut select: impl FnMut(Event) -> Option<R>) -> R {
         in_time(async {
             loop {
                 let event = self.events.recv().await.expect("the transport runs");
-                if let Some(found) = wanted(event) {
+                if let Some(found) = select(event) {
                     return found;
                 }
             }
@@ -78,8 +78,8 @@ impl Rogue {
         self.handle.try_send(self.peer, frame).unwrap();
     }
 
-    /// The node has hung up.
-    async fn is_hung_up_on(&mut self) {
+    /// Waits until the node has closed the connection.
+    async fn is_disconnected(&mut self) {
         let peer = self.peer;
         self.wait(|event| {
             matches!(event, Event::PeerDown { node_id, .. } if node_id == peer).then_some(())
@@ -89,10 +89,10 @@ impl Rogue {
 }
 
 const GARBAGE: &[u8] = b"\xff\xff\xff\xff no message of this protocol";
-/// Peers that were left alone, and came.
+/// Metric of connections that were refused because the member had been disconnected with a penalty.
 const BACKING_OFF: &str = r#"cluster_refused_total{reason="backing_off"}"#;
 
-/// A figure of a node.
+/// The value of a metric.
 pub async fn figure(node: &TestNode, name: &str) -> f64 {
     let metrics = node.metrics().await;
     let line = text(&metrics)
@@ -101,9 +101,9 @@ pub async fn figure(node: &TestNode, name: &str) -> f64 {
     line.unwrap_or_else(|| panic!("no {name} in {}", text(&metrics))).parse().expect("a number")
 }
 
-async fn until_figure(node: &TestNode, name: &str, least: f64) {
+async fn until_figure(node: &TestNode, name: &str, min: f64) {
     in_time(async {
-        while figure(node, name).await < least {
+        while figure(node, name).await < min {
             tokio::task::yield_now().await;
         }
     })
@@ -122,7 +122,7 @@ fn delta(payload: Vec<u8>) -> Kind {
 }
 
 #[tokio::test]
-async fn a_member_that_sends_garbage_is_hung_up_on_and_left_alone() {
+async fn a_member_that_sends_garbage_is_disconnected_and_refused_for_a_time() {
     let mut nodes = cluster(2).await;
     for node in &mut nodes {
         node.deploy_one("run", PERMIT, RUN).await;
@@ -157,13 +157,13 @@ async fn a_member_that_sends_garbage_is_hung_up_on_and_left_alone() {
                 tokio::task::yield_now().await;
             }
         }
-        rogue.is_hung_up_on().await;
+        rogue.is_disconnected().await;
         until_figure(&nodes[0], "cluster_bad_messages_total", before + 1.0).await;
         println!("{what}: refused and counted");
-        // It comes back, does so again, and sooner or later is not let in.
-        let turned_away = figure(&nodes[0], BACKING_OFF).await;
+        // It connects and does so again, until a connection is refused.
+        let refused = figure(&nodes[0], BACKING_OFF).await;
         in_time(async {
-            while figure(&nodes[0], BACKING_OFF).await <= turned_away {
+            while figure(&nodes[0], BACKING_OFF).await <= refused {
                 if let Ok(Event::PeerUp { node_id, .. }) = rogue.events.try_recv()
                     && node_id == rogue.peer
                 {
@@ -173,19 +173,19 @@ async fn a_member_that_sends_garbage_is_hung_up_on_and_left_alone() {
         })
         .await;
     }
-    // A piece without a beginning may be left over from something that was lost: it is nothing, and no offence.
+    // A chunk without its beginning may remain from a lost transfer: it is ignored and not a violation.
     let mut rogue = Rogue::join(&mut nodes[0], "rogue-bytes").await;
     rogue.say(Kind::Chunk(piece(77)));
     rogue.send(Bytes::from_static(GARBAGE));
-    rogue.is_hung_up_on().await;
-    // The good ones have noticed nothing.
+    rogue.is_disconnected().await;
+    // The honest members are not affected.
     update(&nodes[1], "o", "n", Operation::CounterAdd(1)).await.unwrap();
     for node in &nodes {
         until(node, "o", "n", &json!(2)).await;
     }
 }
 
-/// One wave of an attack: everything that a message may be, as large and as false as it may be.
+/// One wave of an attack: messages of every kind, as large and as wrong as the limits allow.
 fn wave(number: u32) -> Vec<Kind> {
     let noise = |index: usize| (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(number);
     let hashes = || {
@@ -236,7 +236,7 @@ fn wave(number: u32) -> Vec<Kind> {
         kinds.push(Kind::Finished(Finished { round }));
         kinds.push(Kind::RoundPlease(RoundPlease {}));
     }
-    // Sooner or later it is more than false.
+    // Every eighth wave also contains a payload that cannot be decoded.
     if number.is_multiple_of(8) {
         kinds.push(delta(GARBAGE.to_vec()));
     }
@@ -244,7 +244,7 @@ fn wave(number: u32) -> Vec<Kind> {
 }
 
 #[tokio::test]
-async fn a_hostile_member_is_left_alone_and_the_honest_agree() {
+async fn a_hostile_member_is_refused_and_the_honest_members_converge() {
     let mut nodes = cluster(3).await;
     for node in &mut nodes {
         node.deploy_one("run", PERMIT, RUN).await;
@@ -252,7 +252,7 @@ async fn a_hostile_member_is_left_alone_and_the_honest_agree() {
     let mut rogue = Rogue::join(&mut nodes[0], "rogue").await;
     let attack = async {
         for number in 1.. {
-            // It comes back as soon as it is let in, to all of them.
+            // It reconnects to every member as soon as it is accepted.
             while let Ok(_event) = rogue.events.try_recv() {}
             for kind in wave(number) {
                 let frame = Message { kind: Some(kind) }.encode_frame();
@@ -274,7 +274,7 @@ async fn a_hostile_member_is_left_alone_and_the_honest_agree() {
         for node in &nodes {
             until(node, "sum", "n", &json!(300)).await;
         }
-        // It was hung up on by somebody, and came back too soon.
+        // Waits until a member has disconnected it for an invalid message, and has refused an early reconnection.
         in_time(async {
             let mut figures = [0.0, 0.0];
             while figures.contains(&0.0) {
@@ -286,14 +286,14 @@ async fn a_hostile_member_is_left_alone_and_the_honest_agree() {
             }
         })
         .await;
-        // And on they go.
+        // The honest members continue.
         update(&nodes[2], "sum", "n", Operation::CounterAdd(1)).await.unwrap();
         for node in &nodes {
             until(node, "sum", "n", &json!(301)).await;
         }
     };
     tokio::select! {
-        () = attack => unreachable!("it goes on"),
+        () = attack => unreachable!("the attack is endless"),
         () = honest => {}
     }
     for node in &mut nodes {
@@ -304,7 +304,7 @@ async fn a_hostile_member_is_left_alone_and_the_honest_agree() {
 }
 
 #[tokio::test]
-async fn what_a_member_sends_once_more_changes_nothing() {
+async fn repeated_frames_of_a_member_change_nothing() {
     let mut nodes = cluster(2).await;
     for node in &mut nodes {
         node.deploy_one("run", PERMIT, RUN).await;
@@ -341,12 +341,12 @@ async fn what_a_member_sends_once_more_changes_nothing() {
     for node in &nodes {
         until(node, "o", "last", &json!(1)).await;
         until(node, "o", "n", &json!(1)).await;
-        // What was removed does not come back.
+        // Removed elements do not come back.
         until(node, "o", "s", &json!([])).await;
     }
 }
 
-/// The system's clock, so many seconds ahead.
+/// A platform whose clock is `seconds` ahead of the system's clock.
 fn ahead_by(seconds: u64) -> Platform {
     let now = move || {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
@@ -356,7 +356,7 @@ fn ahead_by(seconds: u64) -> Platform {
 }
 
 #[tokio::test]
-async fn clocks_that_are_days_apart_are_told_of_and_the_last_to_write_wins_all_the_same() {
+async fn clocks_that_differ_by_days_are_reported_and_the_last_writer_still_wins() {
     const DAYS_S: u64 = 3 * 24 * 3600;
     let mut nodes = cluster(1).await;
     let dir = tempfile::tempdir().unwrap();
@@ -372,12 +372,12 @@ async fn clocks_that_are_days_apart_are_told_of_and_the_last_to_write_wins_all_t
     for node in &nodes {
         until(node, "o", "r", &json!("by the one that is ahead")).await;
     }
-    // It has seen that, so what it writes is later, whatever its clock says.
+    // This node has seen that write, so its own write is later, whatever its clock shows.
     update(&nodes[0], "o", "r", set("by the one behind")).await.unwrap();
     for node in &nodes {
         until(node, "o", "r", &json!("by the one behind")).await;
     }
-    // At the same time: everybody takes the same one.
+    // Concurrent writes: all nodes keep the same one.
     let both = [("zero", &nodes[0]), ("one", &nodes[1])].map(|(text, node)| async move {
         for round in 0..50 {
             let value = json!(format!("{text} {round}")).to_string();

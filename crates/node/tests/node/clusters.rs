@@ -16,7 +16,7 @@ pub fn member(config: &mut NodeConfig) {
     config.cluster.listen = SocketAddr::from(([127, 0, 0, 1], 0));
 }
 
-/// A cluster of so many nodes, named `n0` and so on.
+/// A cluster of `count` nodes, named `n0`, `n1` and so on.
 pub async fn cluster(count: usize) -> Vec<TestNode> {
     let mut nodes = vec![TestNode::start_with(member).await];
     let name = "n0".to_owned();
@@ -44,8 +44,8 @@ async fn watch(node: &TestNode, object: &str, field: &str) -> Streaming<objects:
     node.objects().await.watch(request).await.unwrap().into_inner()
 }
 
-/// Waits until a field has a value, which it may have already.
-pub async fn until(node: &TestNode, object: &str, field: &str, wanted: &Value) {
+/// Waits until a field has this value. Returns immediately if it has it already.
+pub async fn until(node: &TestNode, object: &str, field: &str, expected: &Value) {
     let mut changes = watch(node, object, field).await;
     let get = async || {
         let request = objects::GetRequest {
@@ -60,7 +60,7 @@ pub async fn until(node: &TestNode, object: &str, field: &str, wanted: &Value) {
     let comes = async {
         loop {
             let state = get().await;
-            if state.is_some_and(|state| serde_json::from_str::<Value>(&state.json).unwrap() == *wanted) {
+            if state.is_some_and(|state| serde_json::from_str::<Value>(&state.json).unwrap() == *expected) {
                 return;
             }
             events.push(changes.message().await.unwrap());
@@ -72,7 +72,7 @@ pub async fn until(node: &TestNode, object: &str, field: &str, wanted: &Value) {
         let metrics: Vec<_> = metrics.lines().filter(|line| line.starts_with("edgefaas_cluster")).collect();
         let state = get().await;
         panic!(
-            "{object}.{field} does not become {wanted}; it is {state:?} after {events:#?}\n{metrics:#?}"
+            "{object}.{field} does not become {expected}; it is {state:?} after {events:#?}\n{metrics:#?}"
         );
     }
 }
@@ -94,7 +94,7 @@ pub async fn update(
 }
 
 #[tokio::test]
-async fn what_one_node_writes_the_others_have() {
+async fn writes_of_one_node_reach_the_others() {
     let mut nodes = cluster(3).await;
     for node in &mut nodes {
         node.deploy_one("run", PERMIT, RUN).await;
@@ -106,7 +106,7 @@ async fn what_one_node_writes_the_others_have() {
             until(node, "o", field, &serde_json::from_str(after).unwrap()).await;
         }
     }
-    // What all of them add at once adds up.
+    // Concurrent additions of all nodes are summed up.
     let each = nodes.iter().map(|node| async move {
         for _ in 0..50 {
             update(node, "sum", "n", Operation::CounterAdd(1)).await.unwrap();
@@ -124,10 +124,10 @@ async fn what_one_node_writes_the_others_have() {
 }
 
 #[tokio::test]
-async fn only_those_who_are_asked_in_are_let_in() {
+async fn only_nodes_with_a_token_are_admitted() {
     let mut nodes = cluster(2).await;
     let mut third = TestNode::start_with(member).await;
-    // A token is good for one node.
+    // A token admits one node.
     let good = token(&mut nodes[0]).await;
     join(&mut third, &good, "n2").await.unwrap();
     let mut fourth = TestNode::start_with(member).await;
@@ -135,14 +135,14 @@ async fn only_those_who_are_asked_in_are_let_in() {
     let fresh = token(&mut nodes[0]).await;
     assert_eq!(join(&mut fourth, &fresh, "n2").await.unwrap_err().code(), Code::AlreadyExists);
     assert_eq!(join(&mut fourth, "nonsense", "n3").await.unwrap_err().code(), Code::InvalidArgument);
-    // A member cannot join once more, nor let others in.
+    // A member cannot join again, nor issue tokens without the cluster key.
     assert_eq!(join(&mut third, &fresh, "n9").await.unwrap_err().code(), Code::FailedPrecondition);
     let refused = third.control.open_cluster(proto::OpenClusterRequest { life_ms: 0 }).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     let none = fourth.control.get_cluster(proto::GetClusterRequest {}).await.unwrap().into_inner();
     assert_eq!(none.id, "");
 
-    // Who is put out is not spoken with any more, by anybody.
+    // No member keeps a connection with a revoked node.
     for node in nodes.iter_mut().chain([&mut third]) {
         node.deploy_one("run", PERMIT, RUN).await;
     }
@@ -173,7 +173,7 @@ async fn only_those_who_are_asked_in_are_let_in() {
 }
 
 #[tokio::test]
-async fn a_node_that_was_away_gets_what_it_missed_and_gives_what_it_has() {
+async fn a_node_that_was_offline_exchanges_missed_changes() {
     let mut nodes = cluster(2).await;
     for node in &mut nodes {
         node.deploy_one("run", PERMIT, RUN).await;
@@ -184,7 +184,7 @@ async fn a_node_that_was_away_gets_what_it_missed_and_gives_what_it_has() {
     for number in 0..20 {
         update(&nodes[0], &format!("o{number}"), "n", Operation::CounterAdd(number)).await.unwrap();
     }
-    // While both are on their own each of them writes.
+    // Each node writes while they are disconnected.
     let alone = TestNode::start_in(away, member).await.unwrap();
     update(&alone, "o", "n", Operation::CounterAdd(10)).await.unwrap();
     for number in 0..20 {
@@ -195,11 +195,11 @@ async fn a_node_that_was_away_gets_what_it_missed_and_gives_what_it_has() {
 }
 
 #[tokio::test]
-async fn a_copy_is_kept_where_no_function_uses_the_object() {
+async fn a_copy_is_kept_on_a_node_whose_functions_do_not_use_the_object() {
     let mut nodes = cluster(2).await;
     nodes[0].deploy_one("run", PERMIT, RUN).await;
     update(&nodes[0], "o", "n", Operation::CounterAdd(7)).await.unwrap();
-    // The second node has it for the day that the first one's disk dies.
+    // The second node keeps a copy in case the disk of the first fails.
     until(&nodes[1], "o", "n", &json!(7)).await;
     let one = r#"
         app = "single"
@@ -222,7 +222,7 @@ async fn a_copy_is_kept_where_no_function_uses_the_object() {
 }
 
 #[tokio::test]
-async fn a_function_that_is_new_here_waits_for_its_objects_if_it_is_to() {
+async fn a_new_function_waits_for_its_objects_if_configured() {
     let mut nodes = cluster(2).await;
     let manifest = r#"
         app = "run"
@@ -239,12 +239,12 @@ async fn a_function_that_is_new_here_waits_for_its_objects_if_it_is_to() {
     }
     update(&nodes[0], "o", "n", Operation::CounterAdd(5)).await.unwrap();
     nodes[1].deploy(manifest, &[("run", RUN)]).await;
-    // The first invocation there sees what the other node has.
+    // The first invocation on this node sees the state of the other node.
     assert_eq!(reply_text(&nodes[1].invoke("run", "return o.counter('n').value()").await), "5");
 }
 
 #[tokio::test]
-async fn shares_of_a_bounded_counter_go_to_who_needs_them() {
+async fn shares_of_a_bounded_counter_go_to_the_node_that_needs_them() {
     let mut nodes = cluster(2).await;
     for node in &mut nodes {
         node.deploy_one("run", PERMIT, RUN).await;
@@ -259,7 +259,7 @@ async fn shares_of_a_bounded_counter_go_to_who_needs_them() {
                 Ok(()) => taken += 2,
                 Err(status) => {
                     assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
-                    // It has been asked for, and the other node gives some.
+                    // This node has requested a share, and the other node grants one.
                     tokio::time::timeout(std::time::Duration::from_millis(300), changes.message())
                         .await
                         .ok();
@@ -269,7 +269,7 @@ async fn shares_of_a_bounded_counter_go_to_who_needs_them() {
     })
     .await;
     until(&nodes[0], "stock", "n", &json!(6)).await;
-    // There is never less than nothing, whoever asks.
+    // The counter is never below zero, on any node.
     let mut left = 6;
     for node in nodes.iter().cycle().take(40) {
         if update(node, "stock", "n", Operation::BoundedCounterAdd(-1)).await.is_ok() {
@@ -287,7 +287,7 @@ fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
     for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
         match entry.file_type().unwrap().is_dir() {
             true => copy_folder(&entry.path(), &to.join(entry.file_name())),
-            // With its mode: keys are for their owner only.
+            // With its mode: only the owner may read keys.
             false => drop(std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap()),
         }
     }
@@ -315,7 +315,7 @@ async fn a_copied_data_directory_beside_its_original_is_refused_and_named() {
         while see(&mut nodes[0]).await.members[0].copy_address.is_none() {
             tokio::task::yield_now().await;
         }
-        // Both of them hear of it.
+        // Both nodes report it.
         while see(&mut copy).await.copy.is_none() || see(&mut original).await.copy.is_none() {
             tokio::task::yield_now().await;
         }
@@ -330,7 +330,7 @@ async fn a_copied_data_directory_beside_its_original_is_refused_and_named() {
     );
 }
 
-/// It joins twice with one key, is revoked, and comes back with the member list of the first time.
+/// The node joins twice with one key, is revoked, and starts again with the member list of its first membership.
 #[tokio::test]
 async fn a_revoked_node_does_not_come_back_with_an_earlier_certificate() {
     let mut nodes = cluster(1).await;
@@ -348,7 +348,7 @@ async fn a_revoked_node_does_not_come_back_with_an_earlier_certificate() {
     let dir = twice.stop().await;
     std::fs::write(&members, earlier).unwrap();
     let twice = TestNode::start_in(dir, member).await.unwrap();
-    // It is refused, and works alone.
+    // The node is refused, and works alone.
     in_time(async {
         let revoked = r#"cluster_refused_total{reason="revoked"}"#;
         while crate::bad_members::figure(&nodes[0], revoked).await < 2.0 {

@@ -1,4 +1,4 @@
-//! The control port: who may use it, health, metrics, reflection, logs.
+//! The control port: authentication, health, metrics, reflection, logs.
 
 use edgefaas_api::control as proto;
 use edgefaas_api::control::control_client::ControlClient;
@@ -35,13 +35,13 @@ async fn only_health_needs_no_token() {
     let line = r#"edgefaas_invocations_total{function="hello",outcome="ok"} 1"#;
     assert!(text.lines().any(|found| found == line), "{text}");
 
-    let mut stranger = ControlClient::new(channel(control).await);
-    let refused = stranger.list(proto::ListRequest {}).await.unwrap_err();
+    let mut unauthenticated = ControlClient::new(channel(control).await);
+    let refused = unauthenticated.list(proto::ListRequest {}).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unauthenticated);
 }
 
 #[tokio::test]
-async fn the_queue_monitor_shows_what_passes_under_each_filter() {
+async fn the_queue_monitor_counts_messages_of_each_filter() {
     let mut node = TestNode::start().await;
     let mut subscriber = Mqtt5::connect(&node, "subscriber").await;
     subscriber.subscribe("rooms/+/co2").await;
@@ -78,7 +78,7 @@ async fn the_token_is_readable_only_by_its_owner_and_stays_the_same() {
 }
 
 #[tokio::test]
-async fn reflection_and_health_are_there() {
+async fn reflection_and_health_are_served() {
     use tonic_health::pb::HealthCheckRequest;
     use tonic_health::pb::health_client::HealthClient;
     let node = TestNode::start().await;
@@ -113,7 +113,7 @@ async fn logs_are_kept_and_followed() {
 }
 
 #[tokio::test]
-async fn strangers_who_say_nothing_keep_nobody_out_for_long() {
+async fn silent_unauthenticated_connections_block_others_only_briefly() {
     use tokio::io::AsyncReadExt;
     let mut node = TestNode::start().await;
     node.deploy_one("talk", "", "export default (event) => console.log(event.text())").await;
@@ -123,12 +123,12 @@ async fn strangers_who_say_nothing_keep_nobody_out_for_long() {
     for _ in 0..100 {
         silent.push(tokio::net::TcpStream::connect(node.addresses.control).await.unwrap());
     }
-    // Whoever is known already is not concerned.
+    // An authenticated connection is not affected.
     node.invoke("talk", "one").await;
     assert_eq!(in_time(lines.message()).await.unwrap().unwrap().message, "one");
     for mut stream in silent {
         let mut rest = Vec::new();
-        // Closed, most of them at once and the others after some seconds.
+        // All are closed: most immediately, the others after some seconds.
         let _ = in_time(stream.read_to_end(&mut rest)).await;
     }
     let health = || Request::get("/healthz").body(Full::default()).unwrap();
@@ -138,7 +138,7 @@ async fn strangers_who_say_nothing_keep_nobody_out_for_long() {
 }
 
 #[tokio::test]
-async fn strangers_of_two_addresses_do_not_keep_others_waiting() {
+async fn unauthenticated_connections_of_two_addresses_do_not_block_others() {
     use std::time::Duration;
     use tokio::net::TcpSocket;
     let node = TestNode::start().await;
@@ -151,7 +151,7 @@ async fn strangers_of_two_addresses_do_not_keep_others_waiting() {
         }
     }
     let health = || Request::get("/healthz").body(Full::default()).unwrap();
-    // Those who say nothing are there for 10 s by themselves.
+    // Without eviction a silent connection stays open for 10 s.
     let answer = tokio::time::timeout(Duration::from_secs(8), send(node.addresses.control, health()));
     assert_eq!(answer.await.expect("it need not wait").status(), StatusCode::OK);
 }
@@ -166,21 +166,21 @@ async fn one_address_does_not_take_all_tls_handshakes() {
     for _ in 0..200 {
         silent.push(TcpStream::connect(mqtts).await.unwrap());
     }
-    // What is no TLS is answered by an alert, where anything is answered.
+    // Bytes that are not TLS get an alert, unless the node has refused the handshake.
     let answer = async |mut stream: TcpStream| {
         let mut answer = Vec::new();
         let _ = stream.write_all(b"this is no TLS").await;
         let _ = in_time(stream.read_to_end(&mut answer)).await;
         answer.first().copied()
     };
-    assert_eq!(answer(silent.pop().unwrap()).await, None, "its address has its share");
+    assert_eq!(answer(silent.pop().unwrap()).await, None, "the address has reached its limit");
     let other = TcpSocket::new_v4().unwrap();
     other.bind(([127, 0, 0, 2], 0).into()).unwrap();
     assert_eq!(answer(other.connect(mqtts).await.unwrap()).await, Some(0x15));
 }
 
 #[tokio::test]
-async fn a_node_that_stops_finishes_what_runs_and_takes_nothing_new() {
+async fn a_node_that_stops_finishes_running_invocations_and_accepts_no_new_ones() {
     let mut node = TestNode::start().await;
     let source = "export default (e) => new Promise((done) => setTimeout(() => done('finished'), 500))";
     node.deploy_one("slow", "", source).await;

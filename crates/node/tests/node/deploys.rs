@@ -1,4 +1,4 @@
-//! Deploying, listing, removing, going back.
+//! Deploys, lists, removals and rollbacks.
 
 use edgefaas_api::control as proto;
 use tonic::Code;
@@ -42,7 +42,7 @@ async fn a_failed_deploy_changes_nothing() {
 }
 
 #[tokio::test]
-async fn manifests_and_artifacts_that_do_not_fit_are_refused() {
+async fn inconsistent_manifests_and_artifacts_are_refused() {
     let mut node = TestNode::start().await;
     let error = node.try_deploy(&manifest_of("f", "triger = []"), &[("f", ONE)]).await.unwrap_err();
     assert_eq!(error.code(), Code::InvalidArgument);
@@ -59,7 +59,7 @@ async fn manifests_and_artifacts_that_do_not_fit_are_refused() {
 }
 
 #[tokio::test]
-async fn wasm_that_is_no_function_is_refused_and_says_why() {
+async fn wasm_that_is_not_a_function_is_refused_with_the_reason() {
     let mut node = TestNode::start().await;
     let manifest = "app = \"f\"\n[functions.f]\nmain = \"f.wasm\"\n";
     let empty_component = b"\0asm\x0d\0\x01\0".to_vec();
@@ -104,7 +104,7 @@ async fn names_and_paths_belong_to_one_app() {
 }
 
 #[tokio::test]
-async fn rollback_goes_one_back_or_to_the_revision_named() {
+async fn rollback_restores_the_previous_or_a_named_revision() {
     let mut node = TestNode::start().await;
     let mut revisions = Vec::new();
     for source in [ONE, TWO, "export default () => 3"] {
@@ -129,7 +129,7 @@ async fn rollback_goes_one_back_or_to_the_revision_named() {
 }
 
 #[tokio::test]
-async fn a_removed_app_is_gone_and_its_objects_stay() {
+async fn a_removed_app_keeps_its_objects() {
     let mut node = TestNode::start().await;
     let permit = r#"permissions = { objects = ["o"] }"#;
     let source = r#"export default async (e, c) => {
@@ -189,7 +189,7 @@ async fn a_secret_in_an_error_is_masked() {
 }
 
 #[tokio::test]
-async fn an_app_sees_its_own_secrets_and_no_others() {
+async fn an_app_sees_only_its_own_secrets() {
     let mut node = TestNode::start().await;
     node.set_secret("shop", "key", "of the shop").await;
     let source = "export default (event, context) => context.secrets.key ?? 'none'";

@@ -1,4 +1,4 @@
-//! Durable invocations: accepted once, run until they have ended, with their effects there once.
+//! Durable invocations: accepted once, attempted until they end, with their effects committed once.
 
 use bytes::Bytes;
 use http::{Method, Request, Response};
@@ -7,7 +7,7 @@ use rumqttc::v5::mqttbytes::v5::{PubAckReason, Publish};
 
 use crate::support::{Mqtt5, TestNode, in_time, json, text};
 
-/// `work` fails until `gate` has opened, and counts what it did.
+/// Function `work` fails until function `gate` has been opened, and counts its successful runs.
 const WORK: &str = r#"
     export default async (event, context) => {
         const object = context.object("o");
@@ -48,7 +48,7 @@ pub async fn post_with(
 
 pub const ASYNC: (&str, &str) = ("prefer", "respond-async");
 
-/// Polls until it is not pending any more.
+/// Polls until the invocation has ended.
 async fn outcome(node: &TestNode, location: &str) -> Response<Bytes> {
     in_time(async {
         loop {
@@ -71,7 +71,7 @@ fn user_property<'a>(message: &'a Publish, name: &str) -> Option<&'a str> {
     properties.user_properties.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
 }
 
-/// A figure of `/metrics`.
+/// The value of a metric.
 pub async fn figure(node: &TestNode, name: &str) -> u64 {
     let bearer = format!("Bearer {}", node.token);
     let request = Request::get("/metrics").header("authorization", bearer).body(Full::default()).unwrap();
@@ -81,7 +81,7 @@ pub async fn figure(node: &TestNode, name: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn respond_async_is_accepted_and_its_reply_is_there_later_as_it_would_have_been() {
+async fn respond_async_is_accepted_and_its_reply_is_available_later() {
     let mut node = TestNode::start().await;
     deploy_work(&mut node, PATIENT).await;
     let accepted = post_with(&node, "/fn/work", &[ASYNC], "hello").await;
@@ -99,7 +99,7 @@ async fn respond_async_is_accepted_and_its_reply_is_there_later_as_it_would_have
     assert_eq!(done.headers()["invocation-id"], id);
     assert!(done.headers().contains_key("server-timing"));
     assert_eq!(json(&done), serde_json::json!({ "got": "hello", "n": 1 }));
-    // The outcome is there a moment before its place is free again.
+    // The outcome is visible shortly before the invocation leaves the queue.
     in_time(async {
         while figure(&node, "durable_pending").await > 0 {
             tokio::task::yield_now().await;
@@ -107,14 +107,14 @@ async fn respond_async_is_accepted_and_its_reply_is_there_later_as_it_would_have
     })
     .await;
     assert!(figure(&node, "durable_retried_total").await > 0);
-    // As often as one likes, and by those who ask in the right way only.
+    // The outcome can be read any number of times, but only with GET.
     assert_eq!(json(&node.get(&at).await)["n"], 1);
     let request = Request::builder().method(Method::DELETE).uri(&at).body(Full::default()).unwrap();
     assert_eq!(node.send(request).await.status(), 405);
 }
 
 #[tokio::test]
-async fn unknown_invocations_and_forgotten_ones_are_told_apart() {
+async fn unknown_and_forgotten_invocations_have_different_answers() {
     let mut node = TestNode::start_with(|config| config.invocations.max_kept = 1).await;
     node.deploy_one("f", "", "export default () => 'x'").await;
     let first = location(&post_with(&node, "/fn/f", &[ASYNC], "").await);
@@ -137,7 +137,7 @@ async fn unknown_invocations_and_forgotten_ones_are_told_apart() {
 }
 
 #[tokio::test]
-async fn what_is_pending_at_a_stop_goes_on_after_the_start() {
+async fn pending_invocations_continue_after_a_restart() {
     let mut node = TestNode::start().await;
     deploy_work(&mut node, PATIENT).await;
     let mut places = Vec::new();
@@ -154,7 +154,7 @@ async fn what_is_pending_at_a_stop_goes_on_after_the_start() {
         assert_eq!(json(&outcome(&node, at).await)["got"], number.to_string());
     }
     assert_eq!(text(&node.get("/fn/gate").await), "20");
-    // And the outcomes are there after a further one.
+    // The outcomes survive another restart.
     let dir = node.stop().await;
     let node = TestNode::start_in(dir, |_| {}).await.unwrap();
     assert_eq!(json(&node.get(&places[7]).await)["got"], "7");
@@ -168,7 +168,7 @@ async fn one_idempotency_key_is_one_invocation() {
     node.post("/fn/gate", "").await;
     let key = ("idempotency-key", "order-1");
     let with_key = [key];
-    // All at once, and later again.
+    // At the same time, and again later.
     let same = (0..10).map(|_| post_with(&node, "/fn/work", &with_key, "a"));
     let mut replies = futures_util::future::join_all(same).await;
     replies.push(post_with(&node, "/fn/work", &[key], "a").await);
@@ -193,7 +193,7 @@ async fn one_idempotency_key_is_one_invocation() {
 }
 
 #[tokio::test]
-async fn a_request_id_that_is_sent_again_runs_nothing_new() {
+async fn a_repeated_request_id_starts_no_new_run() {
     let mut node = TestNode::start().await;
     deploy_work(&mut node, "").await;
     node.post("/fn/gate", "").await;
@@ -212,7 +212,7 @@ async fn a_request_id_that_is_sent_again_runs_nothing_new() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_repeated_before_its_answer_is_there_gets_it_where_it_asks_for_it() {
+async fn a_request_repeated_before_its_answer_gets_it_on_its_own_response_topic() {
     use rumqttc::v5::mqttbytes::v5::PublishProperties;
     let mut node = TestNode::start().await;
     deploy_work(&mut node, PATIENT).await;
@@ -226,7 +226,7 @@ async fn a_request_that_is_repeated_before_its_answer_is_there_gets_it_where_it_
         correlation_data: Some(correlation.into()),
         ..PublishProperties::default()
     };
-    // The first again, two others, and one of these again: nobody is told twice.
+    // The first again, two others, and one of these again: each response topic gets one answer.
     for (topic, correlation) in
         [("reply/one", "1"), ("reply/two", "1"), ("reply/one", "1"), ("reply/two", "2"), ("reply/two", "1")]
     {
@@ -249,7 +249,7 @@ async fn a_request_that_is_repeated_before_its_answer_is_there_gets_it_where_it_
 }
 
 #[tokio::test]
-async fn a_request_id_is_its_askers_own() {
+async fn a_request_id_belongs_to_its_requester() {
     let mut node = TestNode::start().await;
     deploy_work(&mut node, "").await;
     node.post("/fn/gate", "").await;
@@ -268,7 +268,7 @@ async fn a_request_id_is_its_askers_own() {
 }
 
 #[tokio::test]
-async fn dead_letters_run_functions_but_not_the_one_they_are_of() {
+async fn dead_letters_trigger_functions_except_their_own() {
     let mut node = TestNode::start().await;
     let manifest = r#"
         app = "a"
@@ -299,7 +299,7 @@ async fn dead_letters_run_functions_but_not_the_one_they_are_of() {
     client.publish("jobs/1", "one").await;
     assert_eq!(next(&mut client).await, pair("$faas/dead/bad", "one"));
     assert_eq!(next(&mut client).await, pair("seen", "$faas/dead/bad one"));
-    // It fails too: its own dead letter is one for others.
+    // The function that handles dead letters fails too: only subscribers get its own dead letter.
     client.publish("jobs/2", "both").await;
     assert_eq!(next(&mut client).await, pair("$faas/dead/bad", "both"));
     assert_eq!(next(&mut client).await, pair("$faas/dead/undertaker", "both"));
@@ -307,7 +307,7 @@ async fn dead_letters_run_functions_but_not_the_one_they_are_of() {
     assert_eq!(next(&mut client).await, pair("$faas/dead/bad", "three"));
     assert_eq!(next(&mut client).await, pair("seen", "$faas/dead/bad three"));
     assert_eq!(figure(&node, "durable_dead_lettered_total").await, 4);
-    // Neither functions nor clients make any.
+    // Neither functions nor clients can publish dead letters.
     let forge = r#"
         export default async (event, context) => {
             for (const topic of ["$faas/dead/bad", "$faas/events/x", "$faas/fn/bad/result/1"]) {
@@ -325,7 +325,7 @@ async fn dead_letters_run_functions_but_not_the_one_they_are_of() {
 }
 
 #[tokio::test]
-async fn functions_that_fail_with_each_others_dead_letters_do_not_start_each_other() {
+async fn functions_that_fail_on_each_others_dead_letters_do_not_loop() {
     let mut node = TestNode::start().await;
     let manifest = r#"
         app = "a"
@@ -345,7 +345,7 @@ async fn functions_that_fail_with_each_others_dead_letters_do_not_start_each_oth
     client.subscribe("$faas/dead/+").await;
     for round in 1..=2 {
         client.publish("jobs/1", "x").await;
-        // Its own, and those of the two that could not handle it: these are there to be read.
+        // Its own dead letter, and those of the two functions that could not handle it: only subscribers get these.
         let mut of = Vec::new();
         for _ in 0..3 {
             of.push(String::from_utf8(client.message().await.topic.to_vec()).unwrap());
@@ -364,7 +364,7 @@ async fn functions_that_fail_with_each_others_dead_letters_do_not_start_each_oth
 }
 
 #[tokio::test]
-async fn after_the_last_failure_there_is_a_dead_letter_and_an_outcome() {
+async fn the_last_failure_leaves_a_dead_letter_and_an_outcome() {
     let mut node = TestNode::start().await;
     let extra = r#"
         triggers = [{ mqtt = "jobs/+", qos = 1 }]
@@ -388,7 +388,7 @@ async fn after_the_last_failure_there_is_a_dead_letter_and_an_outcome() {
     assert_eq!(figure(&node, "durable_dead_lettered_total").await, 1);
     let log = node.logged("work").await;
     assert!(log.iter().any(|line| line.contains("attempt 2 of 3 failed")), "{log:?}");
-    // QoS 0 is no promise: it runs once, and nobody is told.
+    // QoS 0 is not durable: one attempt and no dead letter.
     let qos = rumqttc::v5::mqttbytes::QoS::AtMostOnce;
     client.client.publish("jobs/8", qos, false, "zero").await.unwrap();
     client.publish("jobs/9", "one").await;
@@ -396,9 +396,9 @@ async fn after_the_last_failure_there_is_a_dead_letter_and_an_outcome() {
 }
 
 #[tokio::test]
-async fn what_a_durable_invocation_publishes_comes_with_its_end() {
+async fn messages_of_a_durable_invocation_are_published_at_its_end() {
     let mut node = TestNode::start().await;
-    // The first two attempts publish as well, and then fail: nobody is to see it.
+    // The first two attempts publish too and then fail: their messages must not be delivered.
     let source = r#"
         export default async (event, context) => {
             await context.publish("out", event.text(), { qos: 1 });
@@ -427,7 +427,7 @@ async fn what_a_durable_invocation_publishes_comes_with_its_end() {
 }
 
 #[tokio::test]
-async fn messages_of_a_topic_run_in_order_whatever_fails_in_between() {
+async fn messages_of_a_topic_run_in_order_despite_failures() {
     let mut node = TestNode::start().await;
     let source = r#"
         export default async (event, context) => {
@@ -469,7 +469,7 @@ async fn messages_of_a_topic_run_in_order_whatever_fails_in_between() {
     }
 }
 
-/// One may run and one may wait.
+/// Limits for one running and one waiting invocation.
 fn narrow(when_full: &str) -> String {
     format!(
         "triggers = [{{ mqtt = \"jobs/+\", qos = 1 }}]\n{PATIENT}\n\
@@ -506,8 +506,8 @@ async fn a_full_queue_rejects_with_a_reason_code() {
 }
 
 #[tokio::test]
-async fn a_full_queue_blocks_its_publishers_and_loses_nothing() {
-    // A 3.1.1 client could not be told of a refusal: it is blocked either way.
+async fn a_full_queue_blocks_its_publishers_and_loses_no_message() {
+    // MQTT 3.1.1 has no reason code for a refusal, so such a client is blocked in any case.
     for (version, when_full) in [(5, "block"), (3, "block"), (3, "reject")] {
         let mut node = TestNode::start().await;
         deploy_work(&mut node, &narrow(when_full)).await;
@@ -541,7 +541,7 @@ async fn a_full_queue_blocks_its_publishers_and_loses_nothing() {
         for _ in 0..2 {
             in_time(acks.recv()).await.unwrap();
         }
-        // The third is offered again and again meanwhile, without effect.
+        // Meanwhile the broker offers the third again and again, without effect.
         let more = tokio::time::timeout(std::time::Duration::from_millis(300), acks.recv()).await;
         assert!(more.is_err(), "{version} {when_full}: a third one was acknowledged");
         assert_eq!(figure(&node, "durable_pending").await, 2);
@@ -560,7 +560,7 @@ async fn a_full_queue_blocks_its_publishers_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn the_oldest_that_waits_makes_room_and_is_a_dead_letter() {
+async fn the_oldest_waiting_invocation_makes_room_and_becomes_a_dead_letter() {
     let mut node = TestNode::start().await;
     deploy_work(&mut node, &narrow("drop-oldest")).await;
     let mut client = Mqtt5::connect(&node, "c").await;
@@ -585,7 +585,7 @@ async fn the_oldest_that_waits_makes_room_and_is_a_dead_letter() {
 }
 
 #[tokio::test]
-async fn pending_invocations_of_a_function_that_is_gone_are_given_up() {
+async fn pending_invocations_of_a_removed_function_become_dead_letters() {
     let mut node = TestNode::start().await;
     deploy_work(&mut node, PATIENT).await;
     let at = location(&post_with(&node, "/fn/work", &[ASYNC], "").await);
@@ -596,7 +596,7 @@ async fn pending_invocations_of_a_function_that_is_gone_are_given_up() {
 }
 
 #[tokio::test]
-async fn what_is_published_while_the_node_drains_runs_after_the_next_start() {
+async fn messages_published_during_the_drain_run_after_the_next_start() {
     let mut node = TestNode::start().await;
     let manifest = r#"
         app = "a"
@@ -616,7 +616,7 @@ async fn what_is_published_while_the_node_drains_runs_after_the_next_start() {
         };"#;
     node.deploy(manifest, &[("slow", slow), ("late", late)]).await;
     let mut mqtt = Mqtt5::connect(&node, "publisher").await;
-    // The drain lasts as long as this one runs.
+    // The drain waits for this invocation.
     let qos = rumqttc::v5::mqttbytes::QoS::AtMostOnce;
     mqtt.client.publish("$faas/fn/slow/invoke", qos, false, "").await.unwrap();
     mqtt.publish("elsewhere", "").await;
@@ -644,7 +644,7 @@ async fn what_is_published_while_the_node_drains_runs_after_the_next_start() {
 }
 
 #[tokio::test]
-async fn a_full_queue_further_down_pushes_back_and_loses_nothing() {
+async fn a_full_queue_further_down_causes_backpressure_and_loses_no_message() {
     let mut node = TestNode::start().await;
     let manifest = r#"
         app = "a"

@@ -1,4 +1,4 @@
-//! Durable invocations where there is not enough of something: memory, disk, time, room in a queue.
+//! Durable invocations at limits: memory, disk, time, length of a queue.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use rumqttc::v5::{Event, Incoming};
 use crate::durable::{ASYNC, deploy_work, figure, post_with};
 use crate::support::{Mqtt5, TestNode, in_time, json, text};
 
-/// Holds the thread that writes to the store: it asks for the time when it changes a field of an object.
+/// Blocks the writer thread of the store: it reads the clock when it changes a field of an object.
 #[derive(Clone, Default)]
 struct WriterGate(Arc<(Mutex<Gate>, Condvar)>);
 
@@ -46,7 +46,7 @@ impl WriterGate {
         }
     }
 
-    /// From here on nothing is written. `write` is a request that changes a field of an object of durability `synced`, which is
+    /// Blocks all writes from now on. `write` is a request that changes a field of an object of durability `synced`, which is
     /// for the writer's thread to write.
     async fn shut(&self, write: impl Future<Output = Response<Bytes>> + Send + 'static) {
         self.0.0.lock().shut = true;
@@ -66,7 +66,7 @@ impl WriterGate {
     }
 }
 
-/// A failed test is not to leave the writer waiting.
+/// A failed test must not leave the writer blocked.
 struct Opens(WriterGate);
 
 impl Drop for Opens {
@@ -94,7 +94,7 @@ async fn requests_that_wait_for_the_disk_are_bounded_in_sum() {
             loop {
                 let request = Request::post("/fn/work").header(ASYNC.0, ASYNC.1);
                 let request = request.body(Full::new(body.clone())).unwrap();
-                // The bodies have a bound of their own while they come in.
+                // Bodies that are received have a limit of their own.
                 match crate::support::try_send(address, request).await {
                     Ok(answer) if answer.status() != 503 => return answered.send(answer),
                     _ => {}
@@ -131,7 +131,7 @@ async fn a_repeated_call_is_acknowledged_with_the_first() {
     let call = "$faas/fn/work/invoke/r-1";
     let mut first = first;
     first.publish(call, "x").await;
-    // It has been handled when what follows it has arrived.
+    // The message has been handled once the next one arrives.
     first.client.publish("marker/1", QoS::AtMostOnce, false, "").await.unwrap();
     let marker = async |second: &mut Mqtt5, first: &mut Mqtt5| {
         in_time(async {
@@ -157,7 +157,7 @@ async fn a_repeated_call_is_acknowledged_with_the_first() {
     first.puback().await;
 }
 
-/// A node that has what `node` had, on a disk that counts as full.
+/// Restarts `node` with its data directory on a disk that counts as full.
 async fn with_a_full_disk(node: TestNode) -> TestNode {
     let dir = node.stop().await;
     let full = |config: &mut edgefaas_node::config::NodeConfig| {
@@ -167,7 +167,7 @@ async fn with_a_full_disk(node: TestNode) -> TestNode {
 }
 
 #[tokio::test]
-async fn nobody_is_told_that_what_failed_was_accepted() {
+async fn a_failed_write_is_not_acknowledged_as_accepted() {
     let mut node = TestNode::start().await;
     deploy_work(&mut node, "").await;
     let node = with_a_full_disk(node).await;
@@ -185,7 +185,7 @@ async fn nobody_is_told_that_what_failed_was_accepted() {
 }
 
 #[tokio::test]
-async fn a_full_disk_accepts_nothing_new_and_records_how_runs_end() {
+async fn a_full_disk_accepts_no_new_invocations_and_records_outcomes() {
     let mut node = TestNode::start().await;
     let source = r#"
         export default async (event) => {
@@ -200,7 +200,7 @@ async fn a_full_disk_accepts_nothing_new_and_records_how_runs_end() {
         "app = \"a\"\n[functions.bad]\nmain = \"bad.js\"\n{extra}\n[functions.slow]\nmain = \"slow.js\"\n"
     );
     node.deploy(&manifest, &[("bad", source), ("slow", slow)]).await;
-    // A node that stops starts none of those that wait: they are there after the next start.
+    // A node that stops starts no waiting invocation: they run after the next start.
     for _ in 0..5 {
         assert_eq!(post_with(&node, "/fn/bad", &[ASYNC], "").await.status(), 202);
     }
@@ -212,15 +212,15 @@ async fn a_full_disk_accepts_nothing_new_and_records_how_runs_end() {
         }
     })
     .await;
-    // Longer than some runs and the waits between them.
+    // Longer than several attempts and the waits between them.
     assert_eq!(text(&node.get("/fn/slow").await), "slow");
     let runs = node.logged("bad").await.iter().filter(|line| *line == "run").count();
-    assert!(runs > 1, "the end of a run takes no more room than its acceptance did");
+    assert!(runs > 1, "the record of an end needs no more space than that of its acceptance");
     assert_ne!(post_with(&node, "/fn/bad", &[ASYNC], "").await.status(), 202);
 }
 
 #[tokio::test]
-async fn a_run_that_began_late_has_its_whole_time() {
+async fn a_run_that_starts_late_has_its_full_time_limit() {
     let mut node = TestNode::start().await;
     let source = "export default () => new Promise(done => setTimeout(done, 2000))";
     let extra = r#"triggers = [{ mqtt = "jobs/+", qos = 1 }]
@@ -248,7 +248,7 @@ async fn a_run_that_began_late_has_its_whole_time() {
 }
 
 #[tokio::test]
-async fn what_is_offered_again_has_run_nothing_before() {
+async fn a_message_that_is_offered_again_has_not_run_before() {
     let mut node = TestNode::start().await;
     let manifest = r#"
         app = "a"
@@ -269,7 +269,7 @@ async fn what_is_offered_again_has_run_nothing_before() {
     let slow = "export default () => new Promise(done => setTimeout(done, 1500))";
     node.deploy(manifest, &[("relay", relay), ("count", count), ("slow", slow)]).await;
     let mut client = Mqtt5::connect(&node, "c").await;
-    // One runs and one waits.
+    // One invocation runs and one waits.
     for _ in 0..2 {
         client.client.publish("slow/y", QoS::AtMostOnce, false, "").await.unwrap();
     }
@@ -296,7 +296,7 @@ async fn what_is_offered_again_has_run_nothing_before() {
     assert!(node.logged("slow").await.is_empty(), "nothing was lost");
 }
 
-/// A figure with labels; 0 before it is there.
+/// The value of a metric with labels; 0 if it does not exist yet.
 async fn metric(node: &TestNode, name: &str) -> u64 {
     let bearer = format!("Bearer {}", node.token);
     let request = Request::get("/metrics").header("authorization", bearer).body(Full::default()).unwrap();

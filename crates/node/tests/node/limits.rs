@@ -1,4 +1,4 @@
-//! Functions that do what they should not: each is contained, and the node goes on.
+//! Functions that exceed limits: each is stopped, and the node continues.
 
 use std::time::Instant;
 
@@ -33,7 +33,7 @@ async fn a_loop_is_ended_at_its_deadline() {
 }
 
 #[tokio::test]
-async fn a_loop_is_ended_when_its_processor_time_is_used_and_waiting_uses_none() {
+async fn a_loop_ends_when_its_processor_time_is_used_up_and_waits_use_none() {
     let limits = r#"limits = { timeout = "20s", cpu = "100ms" }"#;
     let title = "Function used its processor time";
     check(limits, "export default () => { for (;;); }", 504, title, "limits.cpu").await;
@@ -47,7 +47,7 @@ async fn a_loop_is_ended_when_its_processor_time_is_used_and_waiting_uses_none()
 }
 
 #[tokio::test]
-async fn what_functions_use_is_in_the_figures() {
+async fn metrics_show_the_resource_use_of_functions() {
     let mut node = TestNode::start().await;
     let source = "export default () => { for (let i = 0; i < 3e6; i++); return 'done'; }";
     node.deploy_one("busy", "", source).await;
@@ -95,7 +95,7 @@ async fn a_throw_names_the_users_file_line_and_column() {
 }
 
 #[tokio::test]
-async fn a_promise_that_nothing_settles_is_reported_at_once() {
+async fn a_promise_that_never_settles_is_reported_immediately() {
     let started = Instant::now();
     let source = "export default () => new Promise(() => {})";
     check("", source, 500, "Function never settles", "never settles").await;
@@ -152,7 +152,7 @@ async fn functions_that_call_each_other_in_a_circle_are_stopped() {
 }
 
 #[tokio::test]
-async fn an_invocation_whose_caller_goes_away_counts_as_cancelled() {
+async fn an_invocation_whose_caller_disconnects_counts_as_cancelled() {
     let mut node = TestNode::start().await;
     let source = "export default () => {
         for (const end = Date.now() + 200; Date.now() < end;) ;
@@ -169,7 +169,7 @@ async fn an_invocation_whose_caller_goes_away_counts_as_cancelled() {
         }
     })
     .await;
-    // A reset: a connection that is only half closed may still be waiting for its answer.
+    // A reset: the client of a half-closed connection may still wait for its answer.
     caller.set_zero_linger().unwrap();
     drop(caller);
     let page = in_time(async {

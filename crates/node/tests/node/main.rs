@@ -1,6 +1,6 @@
-//! A real node in this process, spoken to by real clients over real sockets.
+//! Tests of a real node in this process, with real clients over real sockets.
 //!
-//! One program for all of them: every further one would link the whole node once more.
+//! All tests are one program, since each program links the whole node.
 
 mod access;
 mod bad_members;

@@ -90,11 +90,11 @@ async fn a_call_with_a_request_id_over_mqtt_3_1_1_is_answered_on_the_result_topi
 #[tokio::test]
 async fn a_failure_is_a_problem_with_its_status_as_a_user_property() {
     let mut node = TestNode::start().await;
-    node.deploy_one("bad", "", "export default () => { throw new TypeError('no good') }").await;
+    node.deploy_one("bad", "", "export default () => { throw new TypeError('bad input') }").await;
     let mut client = Mqtt5::connect(&node, "c").await;
     client.subscribe("$faas/fn/+/result/+").await;
     for (name, status, words) in
-        [("bad", "500", "TypeError: no good"), ("badd", "404", "did you mean `bad`")]
+        [("bad", "500", "TypeError: bad input"), ("badd", "404", "did you mean `bad`")]
     {
         client.publish(&format!("$faas/fn/{name}/invoke/1"), "").await;
         let answer = client.message().await;

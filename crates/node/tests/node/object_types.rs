@@ -10,7 +10,7 @@ use crate::support::{ObjectsClient, TestNode, failure, in_time, reply_text};
 
 pub const PERMIT: &str = r#"permissions = { objects = ["*"] }"#;
 
-/// Runs the code that the event has, with an object.
+/// A function that runs the code in its event, with an object.
 pub const RUN: &str = r#"
     const AsyncFunction = (async () => {}).constructor;
     export default async function handler(event, context) {
@@ -34,7 +34,7 @@ fn update(field: &str, path: &[&str], operation: Operation) -> proto::UpdateRequ
     }
 }
 
-/// What a function does with each type, what it answers, and what everybody sees of it after.
+/// For each type: code of a function, its answer, and the value that other readers see afterwards.
 pub const EACH_TYPE: [(&str, &str, &str, &str); 12] = [
     (
         "g",
@@ -124,7 +124,7 @@ async fn every_type_works_in_a_function_for_others_and_after_a_restart() {
             "{field}"
         );
     }
-    // A field of another type is an error in a function, whatever it is used as, and changes nothing.
+    // A use of a field as another type is an error in the function, and changes nothing.
     for (field, ..) in EACH_TYPE {
         let code = match field {
             "l" => "await o.set('l').add(1)".to_owned(),
@@ -142,13 +142,13 @@ async fn every_type_works_in_a_function_for_others_and_after_a_restart() {
 }
 
 #[tokio::test]
-async fn an_invocation_that_fails_takes_all_of_its_changes_with_it() {
+async fn a_failed_invocation_commits_none_of_its_changes() {
     let mut node = TestNode::start().await;
     node.deploy_one("run", PERMIT, RUN).await;
     let changes = EACH_TYPE.map(|(_, code, ..)| format!("await (async () => {{ {code} }})();")).concat();
     let failed = node.invoke("run", &format!("{changes} throw new Error('no')")).await;
     assert!(failure(&failed).detail.starts_with("Error: no"));
-    // A change that only the commit can refuse, since another invocation has taken what there was.
+    // A change that only the commit can refuse, since another invocation has used up the counter.
     let mut objects = node.objects().await;
     assert_eq!(objects.list(proto::ListRequest::default()).await.unwrap().into_inner().objects, []);
 }
@@ -217,7 +217,7 @@ async fn operations_over_grpc_are_those_of_functions_and_refused_with_a_reason()
     assert_eq!(get(&mut objects, "o", "c").await, Some(json!(-7)));
     assert_eq!(get(&mut objects, "o", "j").await, Some(json!([1])));
 
-    // All of a group or none: the last one is refused.
+    // A group is atomic: its last operation is refused, so none applies.
     let updates = vec![
         update("c", &[], Operation::CounterAdd(1)),
         update("new", &[], Operation::CounterAdd(1)),
@@ -241,7 +241,7 @@ async fn a_large_set_is_written_by_its_changes_and_survives_restarts() {
         let updates = numbers.map(|number| update("s", &[], element(number))).collect();
         objects.update_all(proto::UpdateAllRequest { updates }).await.unwrap();
     }
-    // A group that fails half-way leaves a field alone that is changed in place.
+    // A group that fails half-way does not change a field that is changed in place.
     let mut updates: Vec<_> = (1000..1010).map(|number| update("s", &[], element(number))).collect();
     updates.push(update("s", &[], Operation::CounterAdd(1)));
     assert!(objects.update_all(proto::UpdateAllRequest { updates }).await.is_err());
@@ -285,7 +285,7 @@ async fn an_object_has_a_quota_and_a_class() {
     assert_eq!(get(&mut objects, "o", "b").await, None);
     let failed = node.invoke("run", "await o.register('b').set('x'.repeat(1500))").await;
     assert!(failure(&failed).detail.contains("over its quota"), "{}", failure(&failed).detail);
-    // Nor as a group, in memory, or by many fields at once.
+    // The quota also applies to groups, to changes in memory, and to many fields together.
     for (object, size) in [("group", 1500), ("fast-2", 900)] {
         let updates = (0..20).map(|number| proto::UpdateRequest {
             object: object.into(),
@@ -303,17 +303,17 @@ async fn an_object_has_a_quota_and_a_class() {
         let fields = objects.get(request).await.unwrap().into_inner().fields.len();
         assert!(fields <= 4, "{object} has {fields} fields");
     }
-    // A counter that is added to often is no larger for that.
+    // The size of a counter does not grow with the number of additions.
     for _ in 0..200 {
         let often =
             proto::UpdateRequest { object: "fast-3".into(), ..update("n", &[], Operation::CounterAdd(1)) };
         objects.update(often).await.unwrap();
     }
-    // Smaller is fine, and so is another object.
+    // Smaller values and other objects are allowed.
     objects.update(update("a", &[], Operation::RegisterSet(vec![b'1']))).await.unwrap();
     objects.update(update("b", &[], Operation::RegisterSet(vec![b'1'; 1500]))).await.unwrap();
 
-    // What stays in memory is seen by everybody, listed, and written when the node stops.
+    // Changes of durability `memory` are visible to all readers, listed, and written when the node stops.
     let fast =
         proto::UpdateRequest { object: "fast-1".into(), ..update("n", &[], Operation::CounterAdd(5)) };
     for _ in 0..3 {
@@ -369,7 +369,7 @@ async fn changes_are_watched_over_grpc_and_start_functions() {
     };
     objects.update(add("room-7", "people", 2)).await.unwrap();
     assert_eq!(client.message().await.payload, r#"["object","room-7","people",null,2,"local"]"#);
-    // Nothing has changed, another field has, another object has.
+    // No notification: no change, a change of another field, a change of another object.
     objects.update(add("room-7", "people", 0)).await.unwrap();
     objects.update(add("room-7", "doors", 1)).await.unwrap();
     objects.update(add("hall", "people", 1)).await.unwrap();
@@ -382,7 +382,7 @@ async fn changes_are_watched_over_grpc_and_start_functions() {
         let seen = (change.field.as_str(), change.previous_json.as_deref(), change.json.as_str());
         assert_eq!(seen, (field, previous, value));
     }
-    // A function that changes what it watches comes to an end.
+    // A function that changes the object it watches does not run endlessly.
     objects.update(add("loop", "n", 1)).await.unwrap();
     let request = proto::WatchRequest { app: "run".into(), object: "loop".into(), field: String::new() };
     let _watch = objects.watch(request).await.unwrap();
@@ -413,7 +413,7 @@ async fn objects_are_backed_up_and_restored_while_the_node_runs() {
         let chunks: Vec<_> = bytes.chunks(100).map(|data| proto::Chunk { data: data.to_vec() }).collect();
         tokio_stream::iter(chunks)
     };
-    // Cut short, or not an archive: an error that says so, and the node goes on.
+    // A truncated archive or another file: a clear error, and the node continues.
     for bad in [&archive[..archive.len() - 1], &archive[..40], b"nothing", b""] {
         let status = others.import(import(bad)).await.unwrap_err();
         assert_eq!(status.code(), Code::InvalidArgument, "{status}");
@@ -429,14 +429,14 @@ async fn objects_are_backed_up_and_restored_while_the_node_runs() {
             "{field}"
         );
     }
-    // What came since is not lost, and not counted twice.
+    // Later changes are not lost, and not counted twice.
     objects.update(update("c", &[], Operation::CounterAdd(10))).await.unwrap();
     objects.import(import(&archive)).await.unwrap();
     assert_eq!(get(&mut objects, "o", "c").await, Some(json!(6)));
 }
 
 #[tokio::test]
-async fn what_earlier_boots_have_counted_is_put_together() {
+async fn counts_of_earlier_boots_are_folded() {
     let mut dir = tempfile::tempdir().unwrap();
     let mut sizes = Vec::new();
     for boot in 1..=8 {
@@ -449,6 +449,6 @@ async fn what_earlier_boots_have_counted_is_put_together() {
         sizes.push(listed[0].bytes);
         dir = node.stop().await;
     }
-    // Not one entry more for each boot: what the third boot has takes as much as what the last one has.
+    // No additional entry for each boot: the size after the third boot is the size after the last one.
     assert!(sizes[7] <= sizes[2] + 2, "{sizes:?}");
 }

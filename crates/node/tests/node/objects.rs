@@ -31,7 +31,7 @@ async fn a_failed_invocation_changes_nothing_and_publishes_nothing() {
             const counter = context.object("room-1").counter("n");
             await counter.add(1);
             await context.publish("out", String(await counter.value()));
-            if (event.text() === "fail") throw new Error("as asked");
+            if (event.text() === "fail") throw new Error("as requested");
             return await counter.value();
         }"#;
     node.deploy_one("f", PERMIT, source).await;
@@ -39,14 +39,14 @@ async fn a_failed_invocation_changes_nothing_and_publishes_nothing() {
     client.subscribe("out").await;
     let failed = node.invoke("f", "fail").await;
     let detail = &failure(&failed).detail;
-    assert!(detail.starts_with("Error: as asked at f.js:6:"), "{detail}");
+    assert!(detail.starts_with("Error: as requested at f.js:6:"), "{detail}");
     assert_eq!(reply_text(&node.invoke("f", "").await), "1");
-    // The first message is the second invocation's.
+    // The first message comes from the second invocation.
     assert_eq!(client.message().await.payload, "1");
 }
 
 #[tokio::test]
-async fn additions_from_many_invocations_at_once_all_count() {
+async fn concurrent_additions_of_many_invocations_all_count() {
     let mut node = TestNode::start().await;
     node.deploy_one("count", PERMIT, COUNT).await;
     let calls: Vec<_> = (0..200)

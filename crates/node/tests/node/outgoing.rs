@@ -16,30 +16,30 @@ use tokio::sync::{Barrier, Notify};
 
 use crate::support::{TestNode, in_time, json, text};
 
-/// A server that tells what it was asked, or does what its path says.
+/// A server that returns the request it got, or acts by the path of the request.
 struct Server {
     address: SocketAddr,
-    /// Somebody who was to wait for ever has gone.
-    gone: Arc<Notify>,
+    /// Fires when a request without an answer was dropped.
+    dropped: Arc<Notify>,
 }
 
 impl Server {
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (gone, meeting) = (Arc::new(Notify::new()), Arc::new(Barrier::new(3)));
-        let notify = gone.clone();
+        let (dropped, meeting) = (Arc::new(Notify::new()), Arc::new(Barrier::new(3)));
+        let notify = dropped.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (gone, meeting) = (notify.clone(), meeting.clone());
-                let service = service_fn(move |request| answer(request, gone.clone(), meeting.clone()));
+                let (dropped, meeting) = (notify.clone(), meeting.clone());
+                let service = service_fn(move |request| answer(request, dropped.clone(), meeting.clone()));
                 tokio::spawn(
                     hyper::server::conn::http1::Builder::new()
                         .serve_connection(TokioIo::new(stream), service),
                 );
             }
         });
-        Self { address, gone }
+        Self { address, dropped }
     }
 
     fn url(&self, path: &str) -> String {
@@ -47,10 +47,10 @@ impl Server {
     }
 }
 
-/// Tells that the future it is in was dropped.
-struct Gone(Arc<Notify>);
+/// Notifies when the future that owns it is dropped.
+struct NotifyOnDrop(Arc<Notify>);
 
-impl Drop for Gone {
+impl Drop for NotifyOnDrop {
     fn drop(&mut self) {
         self.0.notify_one();
     }
@@ -58,7 +58,7 @@ impl Drop for Gone {
 
 async fn answer(
     request: Request<Incoming>,
-    gone: Arc<Notify>,
+    dropped: Arc<Notify>,
     meeting: Arc<Barrier>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let to = |status: u16, location: &str| {
@@ -67,7 +67,7 @@ async fn answer(
     let path = request.uri().path().to_owned();
     Ok(match path.as_str() {
         "/never" => {
-            let _gone = Gone(gone);
+            let _notify = NotifyOnDrop(dropped);
             std::future::pending().await
         }
         "/meet" => {
@@ -88,13 +88,13 @@ async fn answer(
                 .map(|(name, value)| (name.to_string(), value.to_str().unwrap_or_default().into()))
                 .collect();
             let body = body.collect().await.unwrap().to_bytes();
-            let told = serde_json::json!({
+            let echoed = serde_json::json!({
                 "method": parts.method.as_str(),
                 "target": parts.uri.to_string(),
                 "headers": headers,
                 "body": String::from_utf8_lossy(&body),
             });
-            Response::new(Full::from(told.to_string()))
+            Response::new(Full::from(echoed.to_string()))
         }
     })
 }
@@ -114,20 +114,20 @@ async fn a_request_arrives_as_it_was_made_and_its_answer_comes_back() {
         const response = await fetch(event.text(), {
             method: 'PUT', headers: { 'x-a': 'b', host: 'evil.example' }, body: 'hello',
         });
-        return { status: response.status, url: response.url, told: await response.json() };
+        return { status: response.status, url: response.url, echoed: await response.json() };
     }";
     let node = node(&server, "", source).await;
     let answer = json(&node.post("/fn/f", server.url("/echo?q=1#here")).await);
     assert_eq!(answer["status"], 200, "{answer}");
-    let told = &answer["told"];
-    assert_eq!((told["method"].as_str(), told["target"].as_str()), (Some("PUT"), Some("/echo?q=1")));
-    assert_eq!((told["body"].as_str(), told["headers"]["x-a"].as_str()), (Some("hello"), Some("b")));
-    assert_eq!(told["headers"]["host"], server.address.to_string());
-    assert!(told["headers"]["user-agent"].as_str().unwrap().starts_with("edgefaas/"), "{told}");
+    let echoed = &answer["echoed"];
+    assert_eq!((echoed["method"].as_str(), echoed["target"].as_str()), (Some("PUT"), Some("/echo?q=1")));
+    assert_eq!((echoed["body"].as_str(), echoed["headers"]["x-a"].as_str()), (Some("hello"), Some("b")));
+    assert_eq!(echoed["headers"]["host"], server.address.to_string());
+    assert!(echoed["headers"]["user-agent"].as_str().unwrap().starts_with("edgefaas/"), "{echoed}");
 }
 
 #[tokio::test]
-async fn nobody_is_reached_that_is_not_named() {
+async fn only_permitted_servers_are_reached() {
     let server = Server::start().await;
     let source = "export default async (event) => {
         try { return (await fetch(event.text())).status; } catch (error) {
@@ -154,12 +154,12 @@ async fn nobody_is_reached_that_is_not_named() {
 }
 
 #[tokio::test]
-async fn redirections_change_what_the_standard_says() {
+async fn redirections_change_the_request_as_the_standard_defines() {
     let server = Server::start().await;
     let source = "export default async (event) => {
         const { url, redirect } = event.json();
         const response = await fetch(url, { method: 'POST', body: 'x', redirect });
-        return { status: response.status, redirected: response.redirected, told: await response.text() };
+        return { status: response.status, redirected: response.redirected, echoed: await response.text() };
     }";
     let node = node(&server, "", source).await;
     let ask = |path: &str, redirect: &str| {
@@ -167,10 +167,13 @@ async fn redirections_change_what_the_standard_says() {
         node.post("/fn/f", body)
     };
     let seen = json(&ask("/see", "follow").await);
-    assert!(seen["redirected"] == true && seen["told"].as_str().unwrap().contains("\"GET\""), "{seen}");
+    assert!(seen["redirected"] == true && seen["echoed"].as_str().unwrap().contains("\"GET\""), "{seen}");
     let kept = json(&ask("/kept", "follow").await);
-    let told = kept["told"].as_str().unwrap();
-    assert!(told.contains("\"POST\"") && told.contains("/echo?moved") && told.contains("\"x\""), "{kept}");
+    let echoed = kept["echoed"].as_str().unwrap();
+    assert!(
+        echoed.contains("\"POST\"") && echoed.contains("/echo?moved") && echoed.contains("\"x\""),
+        "{kept}"
+    );
     let manual = json(&ask("/see", "manual").await);
     assert_eq!((manual["status"].as_u64(), manual["redirected"].as_bool()), (Some(303), Some(false)));
     assert_eq!(ask("/see", "error").await.status(), StatusCode::INTERNAL_SERVER_ERROR);
@@ -189,7 +192,7 @@ async fn requests_overlap() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_answer_is_left_at_the_deadline_and_when_the_function_says_so() {
+async fn a_request_without_an_answer_ends_at_the_deadline_or_when_aborted() {
     let server = Server::start().await;
     let source = "export default async (event) => {
         const signal = event.query === 'abort' ? AbortSignal.timeout(30) : undefined;
@@ -197,14 +200,14 @@ async fn a_server_that_does_not_answer_is_left_at_the_deadline_and_when_the_func
     }";
     let node = node(&server, "limits = { timeout = \"300ms\" }", source).await;
     assert_eq!(text(&node.post("/fn/f?abort", server.url("/never")).await), "TimeoutError");
-    in_time(server.gone.notified()).await;
+    in_time(server.dropped.notified()).await;
     let response = node.post("/fn/f", server.url("/never")).await;
     assert_eq!(response.status(), StatusCode::GATEWAY_TIMEOUT);
-    in_time(server.gone.notified()).await;
+    in_time(server.dropped.notified()).await;
 }
 
 #[tokio::test]
-async fn an_answer_that_is_none_is_an_error_and_the_next_one_comes() {
+async fn an_invalid_answer_is_an_error_and_the_next_request_succeeds() {
     let server = Server::start().await;
     let rude = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = rude.local_addr().unwrap();
@@ -254,7 +257,7 @@ async fn calls_and_logs_have_their_limits() {
     assert!(log.last().unwrap().contains("limits.log"), "{log:?}");
 }
 
-/// A server that accepts connections and never answers; the number of those that it has.
+/// A server that accepts connections and never answers: its address, and the number of its connections.
 async fn silent_server() -> (SocketAddr, tokio::sync::watch::Receiver<usize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -269,7 +272,7 @@ async fn silent_server() -> (SocketAddr, tokio::sync::watch::Receiver<usize>) {
     (address, counted)
 }
 
-/// Sends as many requests as it is told to a server, and says when all have begun.
+/// Function that sends a number of requests to a server, and logs when all have begun.
 const GREEDY: &str = "export default async (event) => {
     const { url, count } = event.json();
     const all = Array.from({ length: count }, () => fetch(url));
@@ -292,7 +295,7 @@ async fn greedy_and_other(dead: SocketAddr, server: &Server) -> TestNode {
 }
 
 #[tokio::test]
-async fn a_server_that_never_answers_stops_nobody_elses_requests() {
+async fn a_server_that_never_answers_does_not_block_requests_of_others() {
     let server = Server::start().await;
     let (dead, mut connections) = silent_server().await;
     let node = greedy_and_other(dead, &server).await;
@@ -300,16 +303,16 @@ async fn a_server_that_never_answers_stops_nobody_elses_requests() {
     let waiting = node.post("/fn/greedy", body);
     tokio::pin!(waiting);
     tokio::select! {
-        _ = &mut waiting => panic!("nobody answers it"),
-        // Nearly all of them: it was alone.
+        _ = &mut waiting => panic!("no server answers it"),
+        // 448 of the 512 connections: no other function uses any.
         reached = in_time(connections.wait_for(|count| *count >= 448)) => drop(reached.unwrap()),
     }
-    // More than the greedy one left over, one after another, while it waits.
+    // More requests than the greedy function left free, one after another, while it waits.
     for _ in 0..3 {
-        let asked = (0..30).map(|_| node.post("/fn/other", server.url("/echo")));
+        let requests = (0..30).map(|_| node.post("/fn/other", server.url("/echo")));
         tokio::select! {
-            _ = &mut waiting => panic!("nobody answers it"),
-            answers = futures_util::future::join_all(asked) => {
+            _ = &mut waiting => panic!("no server answers it"),
+            answers = futures_util::future::join_all(requests) => {
                 for answer in answers {
                     assert_eq!((answer.status(), text(&answer)), (StatusCode::OK, "200"));
                 }
@@ -320,7 +323,7 @@ async fn a_server_that_never_answers_stops_nobody_elses_requests() {
 }
 
 #[tokio::test]
-async fn a_server_that_accepts_nothing_stops_nobody_elses_requests() {
+async fn a_server_that_accepts_no_connection_does_not_block_requests_of_others() {
     let server = Server::start().await;
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -346,12 +349,12 @@ async fn a_server_that_accepts_nothing_stops_nobody_elses_requests() {
 }
 
 #[tokio::test]
-async fn beyond_what_may_wait_a_request_is_refused_with_the_reason() {
+async fn a_request_beyond_the_waiting_limit_is_refused_with_the_reason() {
     let (dead, _) = silent_server().await;
     let mut node = TestNode::start().await;
     let extra =
         format!("permissions = {{ http = [\"{dead}\"] }}\nlimits = {{ calls = 2000, timeout = \"60s\" }}");
-    // The first request that ends is one that was refused.
+    // The first request that ends is a refused one.
     let source = "export default async (event) => {
         try { await Promise.race(Array.from({ length: 900 }, () => fetch(event.text()))); } catch (error) {
             return error.cause?.message ?? error.message;
@@ -360,7 +363,7 @@ async fn beyond_what_may_wait_a_request_is_refused_with_the_reason() {
     node.deploy_one("f", &extra, source).await;
     let ask = || node.post("/fn/f", format!("http://{dead}/"));
     for _ in 0..2 {
-        // One alone may wait with all of its requests. When this ends, both do.
+        // A single function may wait with all its requests. When this request ends, both end.
         let refused = tokio::select! {
             refused = ask() => refused,
             refused = ask() => refused,
@@ -371,7 +374,7 @@ async fn beyond_what_may_wait_a_request_is_refused_with_the_reason() {
     }
 }
 
-/// Tells what became of a request.
+/// Function that returns the result of a request.
 const TRY: &str = "export default async (event) => {
     try { return (await fetch(event.text())).status; } catch (error) { return error.cause?.message ?? error.message; }
 }";

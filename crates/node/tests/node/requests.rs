@@ -1,4 +1,4 @@
-//! The rules of HTTP/1.1 for requests (RFC 9112), held byte by byte.
+//! The rules of HTTP/1.1 for requests (RFC 9112), checked byte by byte.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use crate::support::{TestNode, in_time, text};
 
-/// What comes back until the node closes the connection.
+/// The bytes of the answer until the node closes the connection.
 async fn answer(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -53,7 +53,7 @@ async fn a_request_has_one_host_and_one_length() {
             assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{coding}: {answer}");
         }
     }
-    // Behind requests that are good, in any number of pieces.
+    // After valid requests, in any number of pieces.
     let good = "POST /fn/f HTTP/1.1\r\nhost: localhost\r\n";
     let sized = format!("{good}content-length: 3\r\n\r\nabc");
     let chunked = format!("{good}transfer-encoding: chunked\r\n\r\n{body}");
@@ -68,13 +68,13 @@ async fn a_request_has_one_host_and_one_length() {
             tokio::task::yield_now().await;
         }
         let mut answers = Vec::new();
-        // The rest was not read when the connection was closed.
+        // The node has closed the connection without reading the rest.
         let _ = in_time(stream.read_to_end(&mut answers)).await;
         let answers = String::from_utf8_lossy(&answers);
         assert_eq!(answers.matches("did abc").count(), 3, "{answers}");
         assert_eq!(answers.matches("HTTP/1.1 400 ").count(), 1, "{answers}");
     }
-    // Where the library and others may see the end of a request at another place, none of the later ones is served.
+    // If parsers may disagree about the end of a request, no later request of the connection is served.
     for end in ["0\r\nx: y\n\nGET /fn/f HTTP/1.1\r\nhost: a\r\n\r\n", "0\r\nx: y\n\r\nz: y\r\n\r\n"] {
         let sent =
             format!("{good}transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n{end}{good}{}\r\n{body}", both[0]);
@@ -82,10 +82,10 @@ async fn a_request_has_one_host_and_one_length() {
         assert!(!answers.contains("did abc\r\n") && answers.matches("did abc").count() <= 1, "{answers}");
         assert!(answers.contains("HTTP/1.1 400 "), "{answers}");
     }
-    // A head is in memory as it comes in: it has a bound.
+    // The node buffers the head of a request, so its size is bounded.
     let mut stream = TcpStream::connect(gateway).await.unwrap();
     let mut long = Vec::new();
-    // The rest was not read when the connection was closed.
+    // The node has closed the connection without reading the rest.
     let _ = stream.write_all(format!("{good}x: {}\r\n\r\n", "x".repeat(100 << 10)).as_bytes()).await;
     let _ = in_time(stream.read_to_end(&mut long)).await;
     assert!(long.is_empty() || long.starts_with(b"HTTP/1.1 431 "), "{}", String::from_utf8_lossy(&long));
@@ -95,7 +95,7 @@ async fn a_request_has_one_host_and_one_length() {
     )
     .await;
     assert!(fits.contains("did abc"), "{fits}");
-    // HTTP/1.0 knows no Host.
+    // HTTP/1.0 needs no `Host`.
     let old = answer(gateway, "GET /fn/f HTTP/1.0\r\n\r\n").await;
     assert!(old.starts_with("HTTP/1.0 200 "), "{old}");
     assert_eq!(text(&node.post("/fn/f", "x").await), "did x");
@@ -124,7 +124,7 @@ async fn a_client_that_has_sent_everything_may_close_its_side() {
         in_time(stream.read_to_string(&mut answer)).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains(expected), "{answer}");
     }
-    // What is not complete has no answer.
+    // An incomplete request gets no answer.
     let mut stream = TcpStream::connect(node.addresses.http).await.unwrap();
     stream
         .write_all(b"POST /fn/f HTTP/1.1\r\nhost: localhost\r\ncontent-length: 3\r\n\r\nab")
@@ -139,25 +139,25 @@ async fn a_client_that_has_sent_everything_may_close_its_side() {
 #[tokio::test]
 async fn a_call_ends_when_its_client_resets_the_connection() {
     let mut node = TestNode::start().await;
-    // It waits for somebody who never answers, and who learns when nobody waits any more.
+    // The function waits for a server that never answers and notices when the request is dropped.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let source = format!("export default () => fetch('http://{address}/')");
     node.deploy_one("waits", &format!("permissions = {{ http = [\"{address}\"] }}"), &source).await;
-    let (told, mut asked) = mpsc::channel(1);
+    let (sender, mut events) = mpsc::channel(1);
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
             let _ = stream.read(&mut [0; 1024]).await;
-            told.send("asked").await.unwrap();
+            sender.send("requested").await.unwrap();
             while !matches!(stream.read(&mut [0; 1024]).await, Ok(0) | Err(_)) {}
-            told.send("gone").await.unwrap();
+            sender.send("dropped").await.unwrap();
         }
     });
     let mut stream = TcpStream::connect(node.addresses.http).await.unwrap();
     stream.write_all(b"GET /fn/waits HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
-    assert_eq!(in_time(asked.recv()).await, Some("asked"));
-    // With this a socket that is closed is reset.
+    assert_eq!(in_time(events.recv()).await, Some("requested"));
+    // With this option, closing the socket resets the connection.
     stream.set_zero_linger().unwrap();
     drop(stream);
-    assert_eq!(in_time(asked.recv()).await, Some("gone"));
+    assert_eq!(in_time(events.recv()).await, Some("dropped"));
 }

@@ -1,11 +1,11 @@
-//! What a node finds again after a restart, and what it refuses to start on.
+//! Restarts: restored state, and data directories and configurations that a node refuses.
 
 use edgefaas_node::{BuildError, Node, Platform};
 
 use crate::support::{TestNode, config, reply_text, text};
 
 #[tokio::test]
-async fn functions_objects_and_secrets_are_back_after_a_restart() {
+async fn functions_objects_and_secrets_are_restored_after_a_restart() {
     let mut node = TestNode::start().await;
     let extra = r#"
         triggers = [{ http = "/count" }]
@@ -34,7 +34,7 @@ async fn a_data_directory_serves_one_node() {
 }
 
 #[tokio::test]
-async fn a_port_in_use_is_named_with_the_way_out() {
+async fn a_port_in_use_is_named_with_a_solution() {
     let node = TestNode::start().await;
     let dir = tempfile::tempdir().unwrap();
     let mut config = config(dir.path());
@@ -45,7 +45,7 @@ async fn a_port_in_use_is_named_with_the_way_out() {
 }
 
 #[tokio::test]
-async fn mqtt_that_others_can_reach_is_refused_while_nobody_can_prove_who_they_are() {
+async fn mqtt_off_loopback_is_refused_without_credentials() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = config(dir.path());
     config.mqtt = "0.0.0.0:0".parse().unwrap();
@@ -54,7 +54,7 @@ async fn mqtt_that_others_can_reach_is_refused_while_nobody_can_prove_who_they_a
 }
 
 #[tokio::test]
-async fn damaged_compiled_code_is_compiled_anew() {
+async fn damaged_compiled_code_is_compiled_again() {
     let mut node = TestNode::start_with(|config| config.cache_dir = None).await;
     node.deploy_one("f", "", "export default () => 'there'").await;
     let dir = node.stop().await;
@@ -69,13 +69,13 @@ async fn damaged_compiled_code_is_compiled_anew() {
             damaged += 1;
         }
     }
-    assert!(damaged > 0, "there is compiled code to damage");
+    assert!(damaged > 0, "the cache contains compiled code");
     let node = TestNode::start_in(dir, |config| config.cache_dir = None).await.unwrap();
     assert_eq!(text(&node.get("/fn/f").await), "there");
 }
 
 #[tokio::test]
-async fn the_store_is_private_even_in_a_folder_that_is_not() {
+async fn the_store_is_private_even_in_a_public_folder() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();

@@ -1,4 +1,4 @@
-//! `isolation = "reuse"`: an instance that has answered has the next invocation.
+//! `isolation = "reuse"`: an instance that has answered gets the next invocation.
 
 use http::StatusCode;
 
@@ -9,7 +9,7 @@ const COUNTS: &str =
     "let n = 0; export default (event) => ({ n: ++n, said: event.text(), random: Math.random() })";
 
 #[tokio::test]
-async fn globals_survive_and_everything_else_is_the_invocations_own() {
+async fn globals_survive_and_all_else_belongs_to_one_invocation() {
     let mut node = TestNode::start().await;
     node.deploy_one("f", REUSE, COUNTS).await;
     let mut randoms = Vec::new();
@@ -24,7 +24,7 @@ async fn globals_survive_and_everything_else_is_the_invocations_own() {
     randoms.sort_by(f64::total_cmp);
     randoms.dedup();
     assert_eq!(randoms.len(), 20);
-    // A deploy begins anew, and so does a function that is not to be reused.
+    // A deploy starts with a new instance, and so does every invocation without reuse.
     node.deploy_one("f", "", COUNTS).await;
     for _ in 0..3 {
         assert_eq!(json(&node.post("/fn/f", "").await)["n"], 1);
@@ -48,7 +48,7 @@ async fn the_event_and_the_context_are_those_of_the_invocation() {
 }
 
 #[tokio::test]
-async fn an_instance_that_did_not_end_well_is_not_used_again() {
+async fn an_instance_that_failed_is_not_reused() {
     let mut node = TestNode::start().await;
     let source = "let n = 0;
         export default async (event) => {
@@ -69,14 +69,14 @@ async fn an_instance_that_did_not_end_well_is_not_used_again() {
         (answer.status(), text(&answer).to_owned())
     };
     assert_eq!(say("").await.1, "1");
-    // The function's own error leaves its instance as it is.
+    // After an error of the function itself its instance is reused.
     assert_eq!(say("throw").await.0, StatusCode::INTERNAL_SERVER_ERROR);
     assert_eq!(say("").await.1, "3");
     for bad in ["loop", "grow", "deep"] {
         assert_ne!(say(bad).await.0, StatusCode::OK);
         assert_eq!(say("").await.1, "1", "after {bad}");
     }
-    // Something of it is still under way.
+    // Work of the invocation is still in progress.
     assert_eq!(say("timer").await.1, "2");
     assert_eq!(say("").await.1, "1");
 }
@@ -100,14 +100,14 @@ async fn starts_are_counted_by_kind() {
 }
 
 #[tokio::test]
-async fn invocations_at_the_same_time_have_instances_of_their_own() {
+async fn concurrent_invocations_have_separate_instances() {
     let mut node = TestNode::start().await;
-    let source = "let inside = 0, most = 0;
+    let source = "let inside = 0, max = 0;
         export default async () => {
-            most = Math.max(most, ++inside);
+            max = Math.max(max, ++inside);
             await new Promise((resolve) => setTimeout(resolve, 20));
             inside--;
-            return most;
+            return max;
         }";
     node.deploy_one("f", REUSE, source).await;
     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! A node to test with, and the clients to do it.
+//! A node for tests, and its clients.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -24,13 +24,13 @@ use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 
-/// Longer than anything here takes on the slowest machine; only a failure waits for it.
+/// Timeout of a test, longer than any step on the slowest machine; only a failure reaches it.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub type Client = ControlClient<InterceptedService<Channel, Bearer>>;
 pub type ObjectsClient = objects_client::ObjectsClient<InterceptedService<Channel, Bearer>>;
 
-/// A running node with a data directory of its own.
+/// A running node with its own data directory.
 pub struct TestNode {
     pub addresses: Addresses,
     pub control: Client,
@@ -73,7 +73,7 @@ impl TestNode {
         Ok(Self { addresses, control, token, dir, shutdown, running })
     }
 
-    /// Stops the node and gives back its data directory.
+    /// Stops the node and returns its data directory.
     pub async fn stop(self) -> tempfile::TempDir {
         self.shutdown.cancel();
         let ended = in_time(self.running).await.expect("the node does not panic");
@@ -81,7 +81,7 @@ impl TestNode {
         self.dir
     }
 
-    /// Asks the node to stop, without waiting for it.
+    /// Starts the stop of the node without waiting for it.
     pub fn begin_stop(&self) {
         self.shutdown.cancel();
     }
@@ -102,7 +102,7 @@ impl TestNode {
         self.try_deploy(manifest, sources).await.expect("the deploy succeeds")
     }
 
-    /// Deploys one function with nothing in its manifest but its name and `extra`.
+    /// Deploys one function with a manifest of its name and `extra`.
     pub async fn deploy_one(&mut self, name: &str, extra: &str, source: &str) {
         self.deploy(&manifest_of(name, extra), &[(name, source)]).await;
     }
@@ -120,7 +120,7 @@ impl TestNode {
         ObjectsClient::new(InterceptedService::new(channel(self.addresses.control).await, bearer))
     }
 
-    /// The node's figures.
+    /// The node's metrics.
     pub async fn metrics(&self) -> Response<Bytes> {
         let request = Request::get("/metrics")
             .header("authorization", format!("Bearer {}", self.token))
@@ -158,7 +158,7 @@ impl TestNode {
     }
 }
 
-/// Compiled code that all nodes here share: the JavaScript engine is compiled once, not once a node.
+/// Cache of compiled code that all nodes of the tests share, so that the JavaScript engine is compiled once.
 static ENGINE_COMPILED: tokio::sync::OnceCell<()> = tokio::sync::OnceCell::const_new();
 
 async fn compile_engine() {
@@ -180,7 +180,7 @@ async fn compile_engine() {
 }
 
 pub fn config(dir: &Path) -> NodeConfig {
-    // What one node has compiled is authentic for the others.
+    // With the same key, every node accepts the code that another one compiled.
     let key = dir.join("cache-key");
     if !key.exists() {
         std::fs::write(&key, [7; 32]).expect("the folder can be written to");
@@ -197,7 +197,7 @@ pub fn config(dir: &Path) -> NodeConfig {
         cache_dir: Some(Path::new(env!("CARGO_TARGET_TMPDIR")).join("compiled")),
         ..NodeConfig::default()
     };
-    // Many nodes run side by side here.
+    // Many nodes run at the same time.
     config.isolates.max = Some(64);
     config
 }
@@ -218,7 +218,8 @@ pub async fn send(address: SocketAddr, request: Request<Full<Bytes>>) -> Respons
     try_send(address, request).await.expect("a response")
 }
 
-/// The same for a request whose body may be refused while it is being sent: the connection may be closed before the answer is read.
+/// The same for a request whose body may be refused during its transfer: the node may close the connection before the
+/// client has read the answer.
 pub async fn try_send(
     address: SocketAddr,
     mut request: Request<Full<Bytes>>,
@@ -262,7 +263,7 @@ pub fn failure(response: &proto::InvokeResponse) -> &proto::Failure {
 }
 
 pub async fn in_time<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, work).await.expect("it should not take that long")
+    tokio::time::timeout(PATIENCE, work).await.expect("the step exceeds its timeout")
 }
 
 #[derive(Clone)]

@@ -1,4 +1,4 @@
-//! Data directories that earlier versions wrote. `tests/fixtures/` has them, with the scripts that made them.
+//! Data directories of earlier versions. `tests/fixtures/` contains them, with the scripts that created them.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ use http_body_util::Full;
 
 use crate::support::{Mqtt5, PATIENCE, TestNode, in_time, json};
 
-/// What a node wrote that was killed on 2026-11-24, before the crates were layered.
+/// Data directory of a node of 2026-11-24, before the crates were layered; the node was killed.
 const BEFORE_LAYERS: &str = "before-layers.tar.gz";
 const BEFORE_LAYERS_UNIX_MS: u64 = 1_795_525_210_000;
 
@@ -27,8 +27,8 @@ fn unpack(fixture: &str) -> tempfile::TempDir {
 }
 
 #[tokio::test]
-async fn what_the_node_before_the_layers_wrote_is_all_there() {
-    // A minute later: outcomes are kept for a time.
+async fn a_data_directory_from_before_the_layers_is_complete() {
+    // One minute later, while outcomes are still kept.
     let started = Instant::now();
     let clock = Clock::new(move || BEFORE_LAYERS_UNIX_MS + started.elapsed().as_millis() as u64);
     let platform = Platform { clock, ..Platform::system() };
@@ -47,7 +47,7 @@ async fn what_the_node_before_the_layers_wrote_is_all_there() {
     assert_eq!(json(&node.send(again(Some("once"))).await), expected(4));
     assert_eq!(json(&node.send(again(None)).await), expected(5));
 
-    // A retained message; messages for a client that was away.
+    // A retained message, and messages for a disconnected client.
     let mut reader = Mqtt5::connect(&node, "reader").await;
     reader.subscribe("state/plain").await;
     assert_eq!(&reader.message().await.payload[..], b"on");
@@ -59,7 +59,7 @@ async fn what_the_node_before_the_layers_wrote_is_all_there() {
         assert_eq!(sleeper.message().await.payload, expected);
     }
 
-    // A durable invocation that was cut off runs to its end.
+    // An interrupted durable invocation runs again and ends.
     let mut objects = node.objects().await;
     let done = async {
         loop {
@@ -78,7 +78,7 @@ async fn what_the_node_before_the_layers_wrote_is_all_there() {
     };
     tokio::time::timeout(PATIENCE, done).await.expect("the invocation runs");
 
-    // A durable instance that waits goes on with its event.
+    // A waiting durable instance continues with its event.
     let request = proto::ListInstancesRequest { workflow: "approve".into(), limit: 10 };
     let found = in_time(node.control.list_instances(request)).await.unwrap().into_inner().instances;
     assert_eq!(found.len(), 1, "{found:?}");

@@ -1,4 +1,4 @@
-//! Workflows inside of a node: the serverless trilemma, overload, events, lifecycle.
+//! Workflows in a node: the serverless trilemma, overload, events, lifecycle.
 
 use std::time::Instant;
 
@@ -46,7 +46,7 @@ async fn waiting(node: &mut TestNode, count: usize) -> Vec<proto::Instance> {
 #[tokio::test]
 async fn a_composition_is_a_function_and_functions_are_black_boxes() {
     let mut node = TestNode::start().await;
-    // It is the same function, deployed for nobody in particular, by whomever it is called.
+    // The same function works for every caller, also from a workflow.
     let add = "export default (event) => ({ n: event.json().n + 1 })";
     deploy(
         &mut node,
@@ -78,7 +78,7 @@ async fn nothing_is_billed_twice() {
         )],
     )
     .await;
-    // A hundred of them wait in the middle, and the one place that the function has is free, and no isolate runs.
+    // A hundred instances wait in the middle: the only slot of the function is free, and no isolate runs.
     let requests: Vec<_> = (0..100).map(|_| node.post("/workflows/patient", "{}")).collect();
     let all = futures_util::future::join_all(requests);
     tokio::pin!(all);
@@ -91,7 +91,7 @@ async fn nothing_is_billed_twice() {
         if found.iter().filter(|instance| instance.status == "waiting").count() == 100 {
             break;
         }
-        assert!(Instant::now() < until, "they all wait");
+        assert!(Instant::now() < until, "all instances wait");
     }
     let status = control.status(proto::StatusRequest {}).await.unwrap().into_inner();
     assert_eq!(status.isolates_running, 0);
@@ -101,7 +101,7 @@ async fn nothing_is_billed_twice() {
     for reply in all.await {
         assert_eq!(json(&reply), json!("done"));
     }
-    // What was billed is what ran: two runs each, and the one beside them.
+    // Only runs are billed: two for each instance, and the separate one.
     let apps = control.list(proto::ListRequest {}).await.unwrap().into_inner().apps;
     assert_eq!(apps[0].functions[0].stats.as_ref().unwrap().invocations, 201);
     let status = control.status(proto::StatusRequest {}).await.unwrap().into_inner();
@@ -148,7 +148,7 @@ async fn too_many_instances_push_back() {
 }
 
 #[tokio::test]
-async fn an_endless_loop_ends_and_others_are_served() {
+async fn an_endless_loop_ends_and_does_not_block_others() {
     let mut node = TestNode::start().await;
     deploy(
         &mut node,
@@ -173,7 +173,7 @@ async fn an_endless_loop_ends_and_others_are_served() {
 }
 
 #[tokio::test]
-async fn errors_keep_their_type_and_place() {
+async fn errors_keep_their_type_and_position() {
     let mut node = TestNode::start().await;
     deploy(
         &mut node,
@@ -273,7 +273,7 @@ async fn schedules_start_by_themselves() {
 }
 
 #[tokio::test]
-async fn a_poisoned_event_goes_to_the_dead_letters() {
+async fn a_poisoned_event_becomes_a_dead_letter() {
     let mut node = TestNode::start().await;
     let on = "schedule: { on: { one: { with: { type: mqtt.publish, subject: orders/+ } } } }\ninput: { from: '.[0].data' }\n";
     deploy(
@@ -305,7 +305,7 @@ async fn a_poisoned_event_goes_to_the_dead_letters() {
         user.iter().any(|(name, reason)| name == "reason" && reason.contains("Expression")),
         "{user:?}"
     );
-    // The others were handled.
+    // The other events were handled.
     let until = Instant::now() + PATIENCE;
     loop {
         let apps = node.control.list(proto::ListRequest {}).await.unwrap().into_inner().apps;
@@ -317,7 +317,7 @@ async fn a_poisoned_event_goes_to_the_dead_letters() {
 }
 
 #[tokio::test]
-async fn events_that_start_each_other_come_to_an_end() {
+async fn workflows_that_start_each_other_by_events_are_stopped() {
     let mut node = TestNode::start().await;
     let on = "schedule: { on: { one: { with: { type: t.ping } } } }\n";
     let emit = "emit: { event: { with: { type: t.ping, source: 'http://x' } } }";
@@ -344,7 +344,7 @@ async fn events_that_start_each_other_come_to_an_end() {
 }
 
 #[tokio::test]
-async fn a_start_that_finds_no_room_is_not_acknowledged_as_one() {
+async fn a_start_without_room_is_not_acknowledged() {
     use rumqttc::v5::mqttbytes::v5::{Packet, PubAckReason};
     let mut node = TestNode::start().await;
     deploy(
@@ -364,7 +364,7 @@ async fn a_start_that_finds_no_room_is_not_acknowledged_as_one() {
             match tokio::time::timeout(PATIENCE, events.poll()).await.expect("in time") {
                 Ok(rumqttc::v5::Event::Incoming(Packet::PubAck(ack))) => break ack.reason,
                 Ok(_) => {}
-                // This client takes a refusal for an error of the connection.
+                // This client treats a refusal as an error of the connection.
                 Err(_) => break PubAckReason::QuotaExceeded,
             }
         };
@@ -375,13 +375,13 @@ async fn a_start_that_finds_no_room_is_not_acknowledged_as_one() {
     waiting(&mut node, 1).await;
 }
 
-/// A workflow whose every instance runs two more of itself.
+/// A workflow of which every instance starts two more instances.
 const FORK: &str =
     "do:\n  - both: { fork: { branches: [ { a: { call: bomb } }, { b: { call: bomb } } ] } }\n";
 
 #[tokio::test]
 async fn a_root_has_a_budget_of_descendants() {
-    // Fewer than the calls that may be inside each other: whichever branch runs ahead, this limit comes first.
+    // Fewer than the maximum depth of calls, so that this limit is reached first in any order of the branches.
     let mut node = TestNode::start_with(|config| config.workflows.descendants = 6).await;
     let caught = "do:\n  - a:\n      try: [ { b: { call: bomb } } ]\n      catch: { errors: { with: { status: 503 } }, as: e, do: [ { c: \
                   { set: { why: '${ $e.detail }' } } } ] }\n";
@@ -392,7 +392,7 @@ async fn a_root_has_a_budget_of_descendants() {
         &[
             &flow("bomb", FORK),
             &flow("careful", caught),
-            // The same through a function.
+            // The same with calls through a function.
             &flow("through", "do:\n  - both: { fork: { branches: [ { a: { call: again } }, { b: { call: again } } ] } }\n"),
         ],
     )
@@ -413,7 +413,7 @@ async fn a_root_has_a_budget_of_descendants() {
         "{:?}",
         reply.body()
     );
-    // Nothing of the budget is lost: all of it is there for the next one, which has one of its own in any case.
+    // The budget is released completely, and the next root has its own budget.
     let until = Instant::now() + PATIENCE;
     loop {
         let apps = node.control.list(proto::ListRequest {}).await.unwrap().into_inner().apps;
@@ -452,7 +452,7 @@ async fn a_root_has_a_budget_of_bytes() {
 /// Instances wait until there is no room for another one: the message that all of them wait for, many times as large as what is left
 /// when it counts for each, still reaches them, and those of another message with one of them.
 #[tokio::test]
-async fn instances_that_fill_the_memory_are_told_what_ends_them() {
+async fn instances_that_fill_the_memory_still_receive_their_events() {
     use rumqttc::v5::mqttbytes::v5::{Packet, PubAckReason};
     use rumqttc::v5::{AsyncClient, Event, MqttOptions, mqttbytes::QoS};
     for durable in [false, true] {
@@ -505,7 +505,7 @@ async fn counts(node: &mut TestNode, name: &str) -> (u64, u64, u64) {
     (found.started, found.completed, found.live)
 }
 
-/// A loop does not push out of the traces what others have left there, and its own has its first tasks and its end.
+/// A loop does not displace the traces of others, and its own trace has its first tasks and its end.
 #[tokio::test]
 async fn a_loop_has_a_share_of_the_traces() {
     const TASKS: usize = 6_000;
@@ -535,11 +535,10 @@ async fn a_loop_has_a_share_of_the_traces() {
 }
 
 /// A condition that takes long and is true.
-/// A condition that takes long and is true.
 const LONG: &str = "[range(20000) | tostring | length] | length > 0";
 
 #[tokio::test]
-async fn a_filter_that_computes_delays_nobody_else() {
+async fn a_slow_filter_does_not_delay_others() {
     use rumqttc::v5::mqttbytes::v5::Packet;
     use rumqttc::v5::{AsyncClient, Event, MqttOptions, mqttbytes::QoS};
     const EVENTS: usize = 50;
@@ -579,7 +578,7 @@ async fn a_filter_that_computes_delays_nobody_else() {
     for topic in ["quick", "ruled", "plain"] {
         client.publish(topic, QoS::AtLeastOnce, false, "1").await.unwrap();
     }
-    // The message behind them all arrives, and the other workflows have started, while these still compute.
+    // The message after all these arrives, and the other workflows have started, while the filters still compute.
     loop {
         if let Event::Incoming(Packet::Publish(_)) =
             tokio::time::timeout(PATIENCE, events.poll()).await.expect("in time").expect("a connection")
@@ -597,7 +596,7 @@ async fn a_filter_that_computes_delays_nobody_else() {
     }
     let begun = counts(&mut node, "slow").await.0 + counts(&mut node, "keyed").await.0;
     assert!(begun < 2 * EVENTS as u64, "the other workflows waited for all filters");
-    // And nothing is lost.
+    // No event is lost.
     for name in ["slow", "keyed"] {
         while counts(&mut node, name).await.1 < EVENTS as u64 {
             assert!(Instant::now() < until, "{:?}", counts(&mut node, name).await);
@@ -605,10 +604,10 @@ async fn a_filter_that_computes_delays_nobody_else() {
     }
 }
 
-/// Each task of a workflow computes as long as one expression may, or its data grows: neither holds a thread that others
-/// need, nor a cancellation.
+/// Each task of a workflow computes for the maximum time of an expression, or its data grows: neither blocks a thread that
+/// others need, nor a cancellation.
 #[tokio::test]
-async fn workflows_that_compute_hold_nobody_up() {
+async fn workflows_that_compute_do_not_block_others() {
     const EACH: usize = 4;
     let mut node = TestNode::start().await;
     let heavy = "do:\n  - a: { set: { n: '${ [range(100000)] | map(. + 1) | length }' } }\n  - b: { set: '${ . }', then: a }\n";
@@ -643,7 +642,7 @@ async fn workflows_that_compute_hold_nobody_up() {
         }
         let request = proto::ListInstancesRequest { workflow: "heavy".into(), limit: 1000 };
         let instances = control.list_instances(request).await.unwrap().into_inner().instances;
-        assert_eq!(instances.len(), EACH, "they compute all the time");
+        assert_eq!(instances.len(), EACH, "the instances compute all the time");
         for instance in instances {
             let request = proto::ChangeInstanceRequest {
                 id: instance.id,
@@ -656,7 +655,7 @@ async fn workflows_that_compute_hold_nobody_up() {
     for (number, reply) in replies.iter().enumerate() {
         match number % 2 {
             0 => assert_eq!(reply.status().as_u16(), 499, "{:?}", reply.body()),
-            // The steps are used up, or the memory.
+            // The limit of steps or of memory was reached.
             _ => assert!(matches!(reply.status().as_u16(), 500 | 503), "{:?}", reply.body()),
         }
     }

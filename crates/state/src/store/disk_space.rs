@@ -20,21 +20,24 @@ use super::upkeep_requests::UpkeepRequests;
 
 /// The smallest reserve that is accepted.
 pub const MIN_RESERVE_BYTES: u64 = 2 << 20;
-/// The default reserve is a sixteenth of the disk, within these bounds.
+/// Bounds of the default reserve.
 const DEFAULT_RESERVE_BYTES: std::ops::RangeInclusive<u64> = (4 << 20)..=(64 << 20);
+/// Fraction of the disk (one in 16) that is the default reserve.
 const DEFAULT_RESERVE_SHARE: u64 = 16;
 /// Maximum part of the reserve that releasing writes may not use.
 const MAX_FLOOR_BYTES: u64 = 16 << 20;
-/// Size at which the engine rotates its journal. On a small disk the store rotates it earlier.
+/// Size at which the engine rotates its journal. On a small disk or with little memory the store rotates it earlier.
 const ENGINE_JOURNAL_BYTES: u64 = 64_000_000;
 const MIN_JOURNAL_BYTES: u64 = 4 << 20;
 const JOURNAL_SHARE: u64 = 16;
-/// Growing writes keep at most this much space free for a compaction; a larger compaction is not waited for.
+/// Maximum space that growing writes leave free for compactions, also if all key spaces together are larger.
 const MAX_COMPACTION_BYTES: u64 = 1 << 30;
 /// Key spaces are measured again after this many written bytes.
 const MEASURE_EVERY_BYTES: u64 = 1 << 20;
-/// Below this share of the disk, deleted data is reclaimed before the disk is full again.
+/// Fraction of the disk (one in 8) that is significant: with less room for growth, deleted data is reclaimed before the
+/// disk is full.
 const TIGHT_SHARE: u64 = 8;
+/// Maximum of that significant size.
 const MAX_TIGHT_BYTES: u64 = 64 << 20;
 /// Minimum number of free files: a flush and a compaction create several each.
 const MIN_FILES: u64 = 64;
@@ -56,10 +59,10 @@ pub enum Purpose {
     Release,
 }
 
-/// Free space of the store's disk at the last write.
+/// Free space of the store's disk at the last measurement for growing writes: at a write, or once per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SpaceReading {
-    /// Growing writes are refused.
+    /// True if growing writes are refused.
     pub is_full: bool,
     /// Free bytes on the file system.
     pub free_bytes: u64,
@@ -67,7 +70,7 @@ pub struct SpaceReading {
     pub needed_bytes: u64,
     /// Writes refused since the start, except the broker's.
     pub refused: u64,
-    /// Number of times that space was reclaimed since the start.
+    /// Number of passes that reclaimed space since the start.
     pub reclaims: u64,
 }
 
@@ -123,12 +126,15 @@ pub struct DiskSpace {
     owed_bytes: u64,
     /// Bytes written since the last rotation of the engine's journal.
     journal_bytes: u64,
-    /// Room reserved for compactions, size of the largest possible one, and bytes until the next measurement.
+    /// Space for compactions of all key spaces, at most [`MAX_COMPACTION_BYTES`].
     compaction_bytes: u64,
+    /// Size of the largest key space, at most [`MAX_COMPACTION_BYTES`].
     largest_bytes: u64,
+    /// Bytes that may be written until the key spaces are measured again.
     measure_in_bytes: u64,
-    /// Bytes that were not in tables at the last measurement.
+    /// Size of the memtables at the last call of [`follow_flushes`](Self::follow_flushes).
     unflushed_bytes: u64,
+    /// Entries deleted since the last reset.
     deleted: u64,
 }
 
@@ -177,10 +183,14 @@ impl DiskSpace {
         &self.state
     }
 
-    /// Plans a write of `bytes`; fails if the disk has no room for it and for the planned writes.
+    /// Plans a write of `bytes`.
+    ///
+    /// # Errors
+    /// The disk has no room for the write, the planned writes and the changes in memory. This starts a pass that reclaims
+    /// space.
     pub fn plan(&mut self, bytes: u64, purpose: Purpose) -> Result<(), CommitError> {
         self.follow_flushes();
-        // If the system reports no free space, the write itself fails on a full disk.
+        // If the system does not report the free space, the write is accepted; it fails if the disk is full.
         let Some(Free { bytes: free_bytes, files }) = self.free() else {
             self.accept(bytes);
             return Ok(());
@@ -211,12 +221,12 @@ impl DiskSpace {
         self.planned_bytes = self.planned_bytes.saturating_add(bytes);
     }
 
-    /// Sets the bytes that are changed in memory; they are written later, whatever space the disk has then.
+    /// Sets the number of bytes that are changed in memory. They are written later, and every admission counts them.
     pub fn owes(&mut self, bytes: u64) {
         self.owed_bytes = bytes;
     }
 
-    /// Bytes that will be written in any case.
+    /// Bytes that accepted writes and changes in memory will write.
     fn due_bytes(&self) -> u64 {
         self.planned_bytes.saturating_add(self.owed_bytes)
     }
@@ -226,19 +236,19 @@ impl DiskSpace {
         self.state.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Bytes by which the store may grow after an unconditional write of `bytes`; `None` if the disk has no room even
-    /// for that write, which then waits.
+    /// Bytes by which the store may grow after a releasing write of `bytes`; 0 if the disk is full. `None` if the disk has
+    /// no room even for that write, which then waits.
     pub fn room_after(&mut self, bytes: u64) -> Option<u64> {
         self.follow_flushes();
         let Some(Free { bytes: free_bytes, files }) = self.free() else { return Some(u64::MAX) };
         let bytes = self.due_bytes().saturating_add(bytes);
-        let least_bytes = self.needed_bytes(Purpose::Release).saturating_add(RELEASE_COPIES * bytes);
+        let min_bytes = self.needed_bytes(Purpose::Release).saturating_add(RELEASE_COPIES * bytes);
         let needed_bytes = self.needed_bytes(Purpose::Grow);
         let after_bytes = needed_bytes.saturating_add(GROWTH_COPIES * bytes);
         let room_bytes = free_bytes.saturating_sub(after_bytes) / GROWTH_COPIES;
         let is_full = room_bytes < SMALL_WRITE_BYTES || files < MIN_FILES;
         self.report(is_full, free_bytes, needed_bytes);
-        (free_bytes >= least_bytes).then_some(if is_full { 0 } else { room_bytes })
+        (free_bytes >= min_bytes).then_some(if is_full { 0 } else { room_bytes })
     }
 
     /// Bytes by which the store may grow now.
@@ -265,7 +275,8 @@ impl DiskSpace {
         self.free_bytes().map_or(u64::MAX, |free_bytes| free_bytes.saturating_sub(kept))
     }
 
-    /// Resets the planned bytes after their write or its failure.
+    /// Counts the planned bytes as written, also after a failed write. Requests a rotation of the engine's journal if it is
+    /// too long.
     pub fn written(&mut self) {
         let bytes = std::mem::take(&mut self.planned_bytes);
         self.journal_bytes += bytes;
@@ -293,7 +304,7 @@ impl DiskSpace {
         self.deleted += entries;
     }
 
-    /// Deleted entries since the last reset.
+    /// Entries deleted since the last reset.
     pub fn deleted_entries(&self) -> u64 {
         self.deleted
     }
@@ -305,21 +316,22 @@ impl DiskSpace {
 
     /// True if the disk has little room for growth.
     pub fn is_tight(&mut self) -> bool {
-        self.room_bytes() < self.much_bytes()
+        self.room_bytes() < self.significant_bytes()
     }
 
-    /// Bytes that matter on a disk of this size.
-    pub fn much_bytes(&self) -> u64 {
+    /// Amount of space that is significant on a disk of this size: an eighth of it, at most 64 MiB.
+    pub fn significant_bytes(&self) -> u64 {
         (self.total_bytes / TIGHT_SHARE).min(MAX_TIGHT_BYTES)
     }
 
-    /// Measures again after space was reclaimed; true if growing writes are still refused.
-    pub fn look_again(&mut self) -> bool {
+    /// Measures key spaces and free space again; true if growing writes are refused.
+    pub fn remeasure(&mut self) -> bool {
         self.measure();
         self.room_bytes() == 0
     }
 
-    /// Adds flushed bytes to the bytes that compactions read.
+    /// Measures the key spaces again if memtables were flushed since the last call: their bytes are in tables now, which
+    /// compactions read.
     fn follow_flushes(&mut self) {
         let unflushed_bytes = self.database.write_buffer_size();
         if unflushed_bytes < self.unflushed_bytes {
@@ -329,7 +341,8 @@ impl DiskSpace {
     }
 
     fn measure(&mut self) {
-        // One key space after another, before the engine releases the tables that the first flush replaced.
+        // A sum, since all key spaces may be compacted before the engine removes the tables that the first compaction
+        // replaced.
         let sizes: Vec<u64> = self.spaces.iter().map(Keyspace::disk_space).collect();
         self.compaction_bytes = sizes.iter().sum::<u64>().min(MAX_COMPACTION_BYTES);
         self.largest_bytes = sizes.into_iter().max().unwrap_or(0).min(MAX_COMPACTION_BYTES);
@@ -355,7 +368,7 @@ impl DiskSpace {
 
     fn needed_bytes(&self, purpose: Purpose) -> u64 {
         let unflushed_bytes = self.database.write_buffer_size();
-        // Flushed data is compacted later, which needs the same space again.
+        // Data that is flushed is compacted later, which needs the same space again.
         let engine_bytes = (2 * unflushed_bytes).saturating_add(self.compaction_bytes);
         match purpose {
             // The write needs as much space now as it releases later.
@@ -378,7 +391,7 @@ impl DiskSpace {
                 true => tracing::warn!(
                     free_bytes,
                     needed_bytes,
-                    "the disk is full: writes that need more space are refused, deletions and deliveries go on, and \
+                    "the disk is full: writes that need more space are refused, deletions and deliveries continue, and \
                      the space of deleted data is reclaimed"
                 ),
                 false => tracing::info!(free_bytes, "the disk has room again: writes are accepted"),
@@ -391,11 +404,11 @@ impl DiskSpace {
 }
 
 fn default_reserve_bytes(total_bytes: u64) -> u64 {
-    let (least, most) = DEFAULT_RESERVE_BYTES.into_inner();
-    (total_bytes / DEFAULT_RESERVE_SHARE).clamp(least, most)
+    let (min, max) = DEFAULT_RESERVE_BYTES.into_inner();
+    (total_bytes / DEFAULT_RESERVE_SHARE).clamp(min, max)
 }
 
-/// `None` if the engine's own limit is small enough.
+/// Maximum length of the engine's journal; `None` if the engine's own limit is small enough.
 fn journal_budget_bytes(total_bytes: u64, journal_bytes: u64) -> Option<u64> {
     let budget = (total_bytes / JOURNAL_SHARE).min(journal_bytes).max(MIN_JOURNAL_BYTES);
     (budget < ENGINE_JOURNAL_BYTES).then_some(budget)

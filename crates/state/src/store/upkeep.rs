@@ -21,21 +21,22 @@ use super::writer::Writer;
 
 /// Interval of measuring the free space, which other programs use as well.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// Minimum interval between two passes while the disk is full, and between two requested passes.
+/// Minimum interval between two passes for a refused write if few entries were deleted, and the first wait for the next
+/// pass on a disk with little room. The wait doubles up to [`MAX_RETRY`].
 const RETRY: Duration = Duration::from_secs(2);
 const MAX_RETRY: Duration = Duration::from_secs(5);
-/// Wait after a pass that left dead data; it doubles after each further pass that gained no space.
+/// Wait after a pass that left dead data. It doubles after each such pass, until a pass gains space or leaves none.
 const SOON: Duration = Duration::from_millis(500);
 /// Maximum of that wait: a compaction rewrites all live data, so useless ones must be rare.
 const MAX_SOON: Duration = Duration::from_secs(600);
 /// Maximum wait for the engine's own work, which usually takes less.
 const IDLE_PATIENCE: Duration = Duration::from_secs(3);
-/// A key space without large values.
+/// The key space whose memtable is sealed to make the engine remove replaced tables. It has no large values.
 const META: &str = "meta";
 /// Maximum wait for a flush of all memtables; a longer one means that the disk hangs.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(5);
-/// Number of deleted entries that justifies a pass.
+/// Number of deleted entries that justifies a pass, immediately if the disk is full.
 const MANY_DELETED: u64 = 100;
 /// Minimum interval between two passes for deleted entries while the disk has little room. It doubles after each pass
 /// that gained no space, since a pass reads live data.
@@ -66,18 +67,18 @@ fn run(
         // Each round checks the manifest anyway.
         let _ = requests.take_manifest_check();
         let Some(pass) = Pass::new(&writer, requests) else { continue };
-        let reclaims = is_requested || due.map_or(pass.is_missed(), |due| due <= Instant::now());
+        let reclaims = is_requested || due.map_or(pass.needs_early_reclaim(), |due| due <= Instant::now());
         if reclaims {
             due = upkeep.reclaim(&pass, is_requested).map(|wait| Instant::now() + wait);
         } else if rotates {
-            pass.empty_journals(&upkeep.folder, false);
+            pass.rotate_and_flush(&upkeep.folder, false);
         }
         upkeep.release_old_tables(&pass);
         if pass.is_idle() && manifest_writer.is_stale() {
             manifest_writer.write(&pass.spaces, Moment::Running);
         }
         if is_requested || (reclaims && due.is_some()) {
-            // Refused writes repeat their request; passes keep their minimum interval.
+            // Every refused write requests a pass; the pause bounds their rate.
             pause(requests, RETRY / 4);
         }
     }
@@ -107,7 +108,7 @@ struct LastPass {
     ended: Instant,
     /// Number of committed groups at its beginning.
     commits: u64,
-    /// Free room at its end.
+    /// Bytes that a compaction may use at its end.
     room_bytes: u64,
     left: Left,
 }
@@ -126,7 +127,7 @@ impl Upkeep {
 
     /// Runs a pass if one is due; returns the time until the next one. `is_requested`: a write was refused.
     fn reclaim(&mut self, pass: &Pass<'_>, is_requested: bool) -> Option<Duration> {
-        let is_full = pass.look_again();
+        let is_full = pass.remeasure();
         let before_bytes = pass.compaction_room_bytes();
         if !self.is_due(pass, is_full || is_requested, before_bytes) {
             return self.wait(pass, is_full);
@@ -138,16 +139,16 @@ impl Upkeep {
         // Entries deleted during the pass are left to the next one.
         let commits = pass.commits();
         pass.forget_deleted();
-        let mut is_whole = pass.empty_journals(&self.folder, true);
+        let mut is_whole = pass.rotate_and_flush(&self.folder, true);
         let compacted = pass.compact();
         is_whole &= compacted.is_whole;
         if !compacted.spaces.is_empty() {
             // The engine removes tables with the last version that lists them, at the next flush.
-            is_whole &= pass.empty_journals(&self.folder, false);
+            is_whole &= pass.rotate_and_flush(&self.folder, false);
         }
         is_whole = is_whole && !pass.is_kept(&compacted.spaces);
         pass.reclaimed();
-        let is_full = pass.look_again();
+        let is_full = pass.remeasure();
         let room_bytes = pass.compaction_room_bytes();
         let gained_bytes = room_bytes.saturating_sub(before_bytes);
         let compacted = compacted.spaces.len();
@@ -177,7 +178,7 @@ impl Upkeep {
         let since = last.ended.elapsed();
         let is_again = match last.left {
             Left::Nothing => false,
-            // Earlier passes gained no space but had room to run; other programs may have filled the disk since.
+            // The wait may have become long while the disk had room. A refused write shortens it.
             Left::Something { again_at } => again_at <= Instant::now() || (is_wanted && since >= MAX_RETRY),
         };
         let is_time = match pass.deleted() {
@@ -202,8 +203,8 @@ impl Upkeep {
         Some(again.map_or(deleted, |again| again.min(deleted)))
     }
 
-    /// Makes the engine remove replaced tables if their space is needed: immediately, or before the next measurement on
-    /// a disk that fills within a second.
+    /// Makes the engine remove replaced tables if the disk has little room, or if they take a significant part of it: a
+    /// fast writer could fill the disk before the next measurement, a second later.
     fn release_old_tables(&mut self, pass: &Pass<'_>) {
         let compactions = pass.database.compactions_completed();
         if compactions == self.compactions || !pass.is_idle() || !pass.can_flush() {
@@ -211,10 +212,11 @@ impl Upkeep {
         }
         // The space of replaced tables is counted once per compaction.
         let is_new = std::mem::replace(&mut self.counted, compactions) != compactions;
-        let is_much = || is_new && dead_data::replaced_bytes(&pass.spaces) >= pass.much_bytes();
-        if pass.is_tight() || is_much() {
+        let is_significant =
+            || is_new && dead_data::replaced_bytes(&pass.spaces) >= pass.significant_bytes();
+        if pass.is_tight() || is_significant() {
             pass.release_old_tables();
-            // The flush may start another compaction, which counts.
+            // The next compaction, which this flush may start, causes no removal of its own.
             self.compactions = compactions + 1;
         }
     }
@@ -259,9 +261,9 @@ impl<'a> Pass<'a> {
         self.writer.lock().disk().compaction_room_bytes()
     }
 
-    fn look_again(&self) -> bool {
+    fn remeasure(&self) -> bool {
         let mut writer = self.writer.lock();
-        let is_full = writer.disk().look_again();
+        let is_full = writer.disk().remeasure();
         // Waiting changes of the broker may fit now.
         writer.wake_broker();
         is_full
@@ -271,12 +273,12 @@ impl<'a> Pass<'a> {
         self.writer.lock().disk().is_tight()
     }
 
-    fn much_bytes(&self) -> u64 {
-        self.writer.lock().disk().much_bytes()
+    fn significant_bytes(&self) -> u64 {
+        self.writer.lock().disk().significant_bytes()
     }
 
-    /// True if space should be reclaimed before the disk is full.
-    fn is_missed(&self) -> bool {
+    /// True if space has to be reclaimed before the disk is full.
+    fn needs_early_reclaim(&self) -> bool {
         self.deleted() > 0 && self.is_tight()
     }
 
@@ -293,8 +295,9 @@ impl<'a> Pass<'a> {
     }
 
     /// Rotates the engine's journal and flushes all memtables, so that the engine removes the old files of its journal.
-    /// `always`: even if the journal is short. False if this is impossible now.
-    fn empty_journals(&self, folder: &std::path::Path, always: bool) -> bool {
+    /// With `always` it rotates also a short journal. False if there was no room for the flush, or the engine did not finish
+    /// in time.
+    fn rotate_and_flush(&self, folder: &std::path::Path, always: bool) -> bool {
         if !self.can_flush_all() || !self.wait(|| self.is_idle(), IDLE_PATIENCE) {
             return false;
         }
@@ -307,7 +310,7 @@ impl<'a> Pass<'a> {
                     is_done = false;
                     tracing::debug!("the journal could not be rotated now");
                 }
-                // No immediate retry: the cause remains.
+                // Not a reason for another pass: the cause remains.
                 Err(error) => tracing::warn!(%error, "the store's journal cannot be shortened"),
             }
         } else {
@@ -323,7 +326,7 @@ impl<'a> Pass<'a> {
         self.wait(flushed, FLUSH_PATIENCE) && is_done
     }
 
-    /// The engine removes the replaced tables of all key spaces when it seals a memtable of any.
+    /// Seals a memtable: then the engine removes the replaced tables of all key spaces.
     fn release_old_tables(&self) {
         let Some(meta) = self.spaces.iter().find(|space| **space.name() == *META) else { return };
         self.writer.lock().mark();
@@ -380,7 +383,8 @@ impl<'a> Pass<'a> {
         compacted
     }
 
-    /// True if replaced data is still on the disk, since a snapshot that was open during the compactions needs it.
+    /// True if much replaced or dead data is still on the disk, since a snapshot that was open during the compactions needs
+    /// it.
     fn is_kept(&self, compacted: &[Keyspace]) -> bool {
         dead_data::replaced_bytes(&self.spaces) >= WORTH_BYTES
             || compacted.iter().any(|space| Size::of(space).is_left())
@@ -390,7 +394,7 @@ impl<'a> Pass<'a> {
 /// Result of the compactions.
 struct Compacted {
     spaces: Vec<Keyspace>,
-    /// No key space was skipped.
+    /// True if no key space with dead data was skipped.
     is_whole: bool,
 }
 

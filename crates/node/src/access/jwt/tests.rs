@@ -65,7 +65,7 @@ fn claims_are_checked() {
 }
 
 #[test]
-fn issuer_and_audience_count_if_they_are_configured() {
+fn issuer_and_audience_are_checked_if_configured() {
     let jwt = hs256(|section| {
         section.issuer = Some("https://login".into());
         section.audience = Some("greenhouse".into());
@@ -85,7 +85,7 @@ fn issuer_and_audience_count_if_they_are_configured() {
 }
 
 #[test]
-fn the_key_says_which_algorithm_is_right() {
+fn the_key_determines_the_algorithm() {
     let jwt = hs256(|_| {});
     let claims = json!({"sub": "ada", "exp": NOW + 60});
     for alg in ["none", "HS512", "RS256", "EdDSA", ""] {
@@ -98,7 +98,7 @@ fn the_key_says_which_algorithm_is_right() {
     }
 }
 
-/// The attack on libraries that go by the token's algorithm: a public key is known to everybody.
+/// The attack on libraries that trust the algorithm of the token: everyone knows the public key.
 #[test]
 fn a_public_key_is_never_a_secret() {
     let folder = tempfile::tempdir().unwrap();
@@ -118,7 +118,7 @@ fn a_public_key_is_never_a_secret() {
         assert_eq!(check(&of_public_key), Err(JwtError::Algorithm("HS256".into())));
         assert_eq!(check(&of_both), Err(JwtError::Signature));
     }
-    // Nor is a secret a public key.
+    // A secret does not serve as a public key either.
     let signed = format!("{}.{claims}", BASE64URL.encode(r#"{"alg":"EdDSA"}"#));
     let token = format!("{signed}.{}", hs256_signature(SECRET, &signed));
     assert_eq!(jwt(&of_both).check(token.as_bytes(), NOW), Err(JwtError::Signature));
@@ -139,7 +139,7 @@ fn a_token_without_a_signature_is_refused() {
 }
 
 #[test]
-fn a_token_may_be_long_up_to_a_limit() {
+fn the_length_of_a_token_is_limited() {
     let jwt = hs256(|_| {});
     let of_length = |padding: usize| {
         let claims = json!({"sub": "ada", "exp": NOW + 60, "padding": "x".repeat(padding)});
@@ -152,7 +152,7 @@ fn a_token_may_be_long_up_to_a_limit() {
 }
 
 #[test]
-fn what_was_changed_or_is_no_token_is_refused() {
+fn changed_or_malformed_tokens_are_refused() {
     let jwt = hs256(|_| {});
     let good = token(&json!({"alg": "HS256"}), &json!({"sub": "ada", "exp": NOW + 60}));
     assert!(jwt.check(good.as_bytes(), NOW).is_ok());
@@ -184,7 +184,7 @@ fn the_standards_example_with_a_secret() {
     let signed = "eyJ0eXAiOiJKV1QiLA0KICJhbGciOiJIUzI1NiJ9.\
                   eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ";
     let signature = BASE64URL.decode("dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk").unwrap();
-    assert!(Key::Hs256(key).made(signed.as_bytes(), &signature));
+    assert!(Key::Hs256(key).verifies(signed.as_bytes(), &signature));
 }
 
 /// RFC 8037, appendix A.4.
@@ -196,8 +196,8 @@ fn the_standards_example_with_a_public_key() {
         "hgyY0il_MGCjP0JzlnLWG1PPOt7-09PGcvMg3AIbQR6dWbhijcNR4ki4iylGjg5BhVsPt9g7sVvpAr_MuM0KAg";
     let signature = BASE64URL.decode(signature).unwrap();
     let key = Key::EdDsa(key.into());
-    assert!(key.made(signed.as_bytes(), &signature));
-    assert!(!key.made(&signed.as_bytes()[1..], &signature));
+    assert!(key.verifies(signed.as_bytes(), &signature));
+    assert!(!key.verifies(&signed.as_bytes()[1..], &signature));
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn a_public_key_is_read_from_pem() {
 }
 
 #[test]
-fn keys_that_cannot_be_had_are_errors_with_their_file() {
+fn an_unusable_key_is_an_error_that_names_its_file() {
     let folder = tempfile::tempdir().unwrap();
     let error = |section: &JwtSection| Jwt::load(section).err().unwrap().to_string();
     assert!(error(&JwtSection::default()).contains("has no key"));

@@ -1,5 +1,7 @@
-//! What can be made again goes where memory is short: instances that wait, then compiled functions. Of these only so many
-//! stay at any time that nobody has called lately, and fewer where the pool of isolates keeps much memory for them.
+//! Frees memory that can be restored: isolates that wait for reuse, then programs of functions without recent calls.
+//!
+//! Independent of pressure, the number of programs without recent calls is bounded, and they are unloaded when the pool of
+//! isolates keeps much memory.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,22 +10,24 @@ use edgefaas_functions::registry::Registry;
 use edgefaas_isolates::{GuestMemoryReading, Isolates, MemoryLevel, ProcessMemory};
 use tokio_util::sync::CancellationToken;
 
-/// Time between two looks, and while less than a quarter is left.
+/// Interval of memory checks.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of memory checks while less than a quarter of the limit is free.
 const NEAR_INTERVAL: Duration = Duration::from_millis(100);
-/// Time between two rounds of tidying.
+/// Interval of the upkeep that does not depend on pressure.
 const TIDY_INTERVAL: Duration = Duration::from_secs(10);
-/// Memory is near its limit when less than one in so many bytes is left, and short.
+/// Memory is near its limit while less than this fraction (one in 4) of the limit is free.
 const NEAR: u64 = 4;
+/// Memory is short while less than this fraction (one in 10) of the limit is free.
 const SHORT: u64 = 10;
-/// Functions leave one in so many bytes of the limit.
+/// Fraction of the limit (one in 16) that functions leave free.
 const FLOOR: u64 = 16;
-/// What the pool of isolates may keep for functions that are not in use: one in so many bytes of the limit.
+/// Fraction of the limit (one in 128) that the free slots of the pool of isolates may keep.
 const KEPT: u64 = 128;
 /// A function that was called within this time keeps its program.
 const IN_USE: Duration = Duration::from_secs(30);
 
-/// Looks at the memory that the process may use until `cancel` fires.
+/// Checks the free memory of the process, and frees memory, until `cancel` fires.
 pub async fn watch(
     memory: ProcessMemory,
     isolates: Arc<Isolates>,
@@ -37,7 +41,7 @@ pub async fn watch(
             tidied = Some(Instant::now());
             isolates.tidy();
             registry.keep_programs(max_programs, IN_USE);
-            // A flood of calls is over: what its isolates used goes back.
+            // After a burst of calls: free the memory that its isolates have left in the pool.
             if memory.level().is_some_and(|level| keeps_much(level, isolates.kept_bytes())) {
                 registry.relieve(IN_USE);
             }
@@ -47,7 +51,11 @@ pub async fn watch(
             let instances = isolates.relieve();
             let programs = if instances == 0 { registry.relieve(IN_USE) } else { 0 };
             if instances + programs > 0 {
-                tracing::info!(instances, programs, "memory is short: what can be made again went");
+                tracing::info!(
+                    instances,
+                    programs,
+                    "memory is short: discarded isolates that wait for reuse, or programs without recent calls"
+                );
             }
         }
         let guests = isolates.memory();
@@ -68,7 +76,7 @@ fn keeps_much(level: MemoryLevel, kept_bytes: u64) -> bool {
     kept_bytes > level.limit_bytes / KEPT
 }
 
-/// Memory of functions that is not reserved, but that the machine does not have either.
+/// Unreserved part of the functions' budget that the machine cannot provide now, in bytes.
 fn withheld(level: MemoryLevel, guests: &GuestMemoryReading) -> u64 {
     let free_bytes = guests.max_bytes.saturating_sub(guests.used_bytes);
     free_bytes.saturating_sub(level.available_bytes.saturating_sub(level.limit_bytes / FLOOR))
@@ -79,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn functions_do_not_get_what_the_machine_does_not_have() {
+    fn memory_that_the_machine_lacks_is_withheld_from_functions() {
         let level = |available_bytes| MemoryLevel { limit_bytes: 1600, available_bytes };
         assert!(is_short(level(159)) && !is_short(level(160)));
         let guests = |used_bytes| GuestMemoryReading { max_bytes: 800, used_bytes, ..Default::default() };

@@ -1,4 +1,4 @@
-//! Parts of the node that the control port reads and changes.
+//! Dependencies of the control port: parts and facts of the node that it reads and changes.
 
 use std::sync::Arc;
 use std::time::Instant;
