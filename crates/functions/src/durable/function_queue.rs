@@ -1,7 +1,7 @@
-//! The order in which a function's pending invocations run. No I/O, no clock.
+//! Queue of one function: the order in which its pending invocations run. No I/O, no clock.
 //!
-//! A lane knows of each invocation only its number, when it is due and what it must not overtake; what it is to do stays
-//! on the disk until it has its turn.
+//! The queue has only the sequence number, the due time and the order key of each invocation. The event stays on the disk
+//! until the invocation runs, or in the caller's `T`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -10,21 +10,21 @@ use std::time::Instant;
 use edgefaas_manifest::QueueOrder;
 use tokio::sync::Notify;
 
-/// The pending invocations of one function.
+/// The pending invocations of one function, by sequence number.
 ///
-/// `T` is what is remembered about each beside its order.
-pub struct Lane<T> {
+/// `T` is the data that the caller caches for an invocation.
+pub struct FunctionQueue<T> {
     entries: BTreeMap<u64, Entry<T>>,
-    /// Those that may run now.
+    /// Invocations that may run now.
     ready: BTreeSet<u64>,
-    /// Those whose time has not come.
+    /// Invocations that are due later.
     delayed: BTreeSet<(Instant, u64)>,
-    /// For each key the one that is ready, delayed or running, and all that there are.
-    keys: HashMap<u64, Line>,
+    /// By order key.
+    keys: HashMap<u64, KeyQueue>,
     running: usize,
-    leaving: usize,
-    /// Places that are promised to invocations which are on their way.
-    promised: usize,
+    evicted: usize,
+    /// Slots of invocations that are not stored yet.
+    reserved: usize,
     room: Arc<Notify>,
 }
 
@@ -32,23 +32,25 @@ struct Entry<T> {
     key: Option<u64>,
     due: Option<Instant>,
     state: State,
-    memory: Option<T>,
+    cached: Option<T>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Waiting,
     Running,
-    /// On its way out without having run.
-    Leaving,
+    /// It made room for a newer invocation and will not run.
+    Evicted,
 }
 
-struct Line {
+/// The invocations with one order key.
+struct KeyQueue {
+    /// The one that is ready, delayed or running.
     active: u64,
     all: BTreeSet<u64>,
 }
 
-impl<T> Default for Lane<T> {
+impl<T> Default for FunctionQueue<T> {
     fn default() -> Self {
         Self {
             entries: BTreeMap::new(),
@@ -56,68 +58,75 @@ impl<T> Default for Lane<T> {
             delayed: BTreeSet::new(),
             keys: HashMap::new(),
             running: 0,
-            leaving: 0,
-            promised: 0,
+            evicted: 0,
+            reserved: 0,
             room: Arc::default(),
         }
     }
 }
 
-impl<T> Lane<T> {
-    /// Invocations that are pending or promised a place.
+impl<T> FunctionQueue<T> {
+    /// Number of pending invocations and reserved slots.
     pub fn len(&self) -> usize {
-        self.entries.len() + self.promised
+        self.entries.len() + self.reserved
     }
 
-    /// Whether an invocation is pending.
+    /// True if an invocation is pending.
     pub fn contains(&self, sequence: u64) -> bool {
         self.entries.contains_key(&sequence)
     }
 
-    /// Notified whenever there is room for one more.
+    /// Notified when a slot becomes free.
     pub fn room(&self) -> &Arc<Notify> {
         &self.room
     }
 
-    /// Promises a place; to be followed by [`keep_promise`](Self::keep_promise) or [`give_up`](Self::give_up).
-    pub fn promise(&mut self) {
-        self.promised += 1;
+    /// Reserves a slot. The caller has to call [`insert_reserved`](Self::insert_reserved) or
+    /// [`release_reserved`](Self::release_reserved) later.
+    pub fn reserve(&mut self) {
+        self.reserved += 1;
     }
 
-    /// Gives a promised place back.
-    pub fn give_up(&mut self) {
-        self.promised -= 1;
+    /// Releases a reserved slot.
+    pub fn release_reserved(&mut self) {
+        self.reserved -= 1;
         self.room.notify_one();
     }
 
-    /// Adds an invocation to which a place was promised.
-    pub fn keep_promise(&mut self, sequence: u64, key: Option<u64>, memory: T) {
-        self.promised -= 1;
-        self.insert(sequence, key, None, Some(memory));
+    /// Adds an invocation to a reserved slot.
+    pub fn insert_reserved(&mut self, sequence: u64, key: Option<u64>, cached: T) {
+        self.reserved -= 1;
+        self.insert(sequence, key, None, Some(cached));
     }
 
-    /// Adds an invocation. Those with the same `key` run one after another in the order of their numbers.
-    pub fn insert(&mut self, sequence: u64, key: Option<u64>, due: Option<Instant>, memory: Option<T>) {
-        self.entries.insert(sequence, Entry { key, due, state: State::Waiting, memory });
+    /// Adds an invocation. Invocations with the same `key` run one after another in the order of their sequence numbers.
+    pub fn insert(&mut self, sequence: u64, key: Option<u64>, due: Option<Instant>, cached: Option<T>) {
+        self.entries.insert(sequence, Entry { key, due, state: State::Waiting, cached });
         match key {
-            None => self.offer(sequence),
+            None => self.make_ready(sequence),
             Some(key) => match self.keys.get_mut(&key) {
-                Some(line) => drop(line.all.insert(sequence)),
+                Some(queue) => drop(queue.all.insert(sequence)),
                 None => {
-                    self.keys.insert(key, Line { active: sequence, all: BTreeSet::from([sequence]) });
-                    self.offer(sequence);
+                    self.keys.insert(key, KeyQueue { active: sequence, all: BTreeSet::from([sequence]) });
+                    self.make_ready(sequence);
                 }
             },
         }
     }
 
-    /// The next one to run, if one may: it counts as running until it is retried or has finished.
-    pub fn start(&mut self, now: Instant, most: usize, order: QueueOrder) -> Option<(u64, Option<T>)> {
+    /// Starts the next invocation, if one is ready and fewer than `max_running` run. It counts as running until
+    /// [`retry`](Self::retry) or [`finish`](Self::finish).
+    pub fn start(
+        &mut self,
+        now: Instant,
+        max_running: usize,
+        order: QueueOrder,
+    ) -> Option<(u64, Option<T>)> {
         while let Some(&(due, sequence)) = self.delayed.first().filter(|(due, _)| *due <= now) {
             self.delayed.remove(&(due, sequence));
             self.ready.insert(sequence);
         }
-        if self.running >= most {
+        if self.running >= max_running {
             return None;
         }
         let sequence = match order {
@@ -127,10 +136,10 @@ impl<T> Lane<T> {
         self.running += 1;
         let entry = self.entries.get_mut(&sequence)?;
         entry.state = State::Running;
-        Some((sequence, entry.memory.take()))
+        Some((sequence, entry.cached.take()))
     }
 
-    /// A running one is to run again.
+    /// Puts a running invocation back into the queue, until `due`.
     pub fn retry(&mut self, sequence: u64, due: Instant) {
         let Some(entry) = self.entries.get_mut(&sequence).filter(|entry| entry.state == State::Running)
         else {
@@ -139,15 +148,15 @@ impl<T> Lane<T> {
         entry.state = State::Waiting;
         entry.due = Some(due);
         self.running -= 1;
-        self.offer(sequence);
+        self.make_ready(sequence);
     }
 
-    /// An invocation is over.
+    /// Removes an invocation and makes the next one with its order key ready. Returns the cached data, if it did not run.
     pub fn finish(&mut self, sequence: u64) -> Option<T> {
         let entry = self.entries.remove(&sequence)?;
         match entry.state {
             State::Running => self.running -= 1,
-            State::Leaving => self.leaving -= 1,
+            State::Evicted => self.evicted -= 1,
             State::Waiting => {}
         }
         self.ready.remove(&sequence);
@@ -155,47 +164,47 @@ impl<T> Lane<T> {
             self.delayed.remove(&(due, sequence));
         }
         if let Some(key) = entry.key
-            && let Some(line) = self.keys.get_mut(&key)
+            && let Some(queue) = self.keys.get_mut(&key)
         {
-            line.all.remove(&sequence);
-            match line.all.first().copied() {
+            queue.all.remove(&sequence);
+            match queue.all.first().copied() {
                 None => drop(self.keys.remove(&key)),
-                Some(next) if line.active == sequence => {
-                    line.active = next;
-                    self.offer(next);
+                Some(next) if queue.active == sequence => {
+                    queue.active = next;
+                    self.make_ready(next);
                 }
                 Some(_) => {}
             }
         }
         self.room.notify_one();
-        entry.memory
+        entry.cached
     }
 
-    /// The oldest one that does not run: it will not, and is there until it has [finished](Self::finish).
-    pub fn expel_oldest(&mut self) -> Option<(u64, Option<T>)> {
+    /// Evicts the oldest invocation that does not run. It will not run, and stays an entry until [`finish`](Self::finish).
+    pub fn evict_oldest(&mut self) -> Option<(u64, Option<T>)> {
         let waits = |(_, entry): &(&u64, &mut Entry<T>)| entry.state == State::Waiting;
         let (&sequence, entry) = self.entries.iter_mut().find(waits)?;
-        entry.state = State::Leaving;
-        self.leaving += 1;
-        let (due, memory) = (entry.due, entry.memory.take());
+        entry.state = State::Evicted;
+        self.evicted += 1;
+        let (due, cached) = (entry.due, entry.cached.take());
         self.ready.remove(&sequence);
         if let Some(due) = due {
             self.delayed.remove(&(due, sequence));
         }
-        Some((sequence, memory))
+        Some((sequence, cached))
     }
 
-    /// Those that are on their way out.
-    pub fn leaving(&self) -> usize {
-        self.leaving
+    /// Number of evicted invocations that are not finished.
+    pub fn evicted(&self) -> usize {
+        self.evicted
     }
 
-    /// When the next delayed one is due.
+    /// The due time of the next delayed invocation.
     pub fn next_due(&self) -> Option<Instant> {
         self.delayed.first().map(|(due, _)| *due)
     }
 
-    fn offer(&mut self, sequence: u64) {
+    fn make_ready(&mut self, sequence: u64) {
         let Some(entry) = self.entries.get(&sequence) else { return };
         match (entry.state, entry.due) {
             (State::Waiting, Some(due)) => drop(self.delayed.insert((due, sequence))),
@@ -213,75 +222,75 @@ mod tests {
 
     use super::*;
 
-    fn started(lane: &mut Lane<()>, now: Instant) -> Vec<u64> {
-        std::iter::from_fn(|| lane.start(now, usize::MAX, QueueOrder::Fifo)).map(|(n, _)| n).collect()
+    fn started(queue: &mut FunctionQueue<()>, now: Instant) -> Vec<u64> {
+        std::iter::from_fn(|| queue.start(now, usize::MAX, QueueOrder::Fifo)).map(|(n, _)| n).collect()
     }
 
     #[test]
-    fn a_key_runs_one_at_a_time_and_others_beside_it() {
-        let (now, mut lane) = (Instant::now(), Lane::default());
+    fn invocations_of_one_key_run_one_at_a_time_and_others_in_parallel() {
+        let (now, mut queue) = (Instant::now(), FunctionQueue::default());
         for (number, key) in [(1, Some(7)), (2, Some(7)), (3, Some(8)), (4, None), (5, Some(7))] {
-            lane.insert(number, key, None, None);
+            queue.insert(number, key, None, None);
         }
-        assert_eq!(started(&mut lane, now), [1, 3, 4]);
-        lane.finish(3);
-        assert_eq!(started(&mut lane, now), Vec::<u64>::new());
-        // A retry keeps its place.
-        lane.retry(1, now + Duration::from_secs(5));
-        assert_eq!(started(&mut lane, now), Vec::<u64>::new());
-        assert_eq!(lane.next_due(), Some(now + Duration::from_secs(5)));
-        assert_eq!(started(&mut lane, now + Duration::from_secs(5)), [1]);
-        lane.finish(1);
-        assert_eq!(started(&mut lane, now), [2]);
-        lane.finish(2);
-        assert_eq!(started(&mut lane, now), [5]);
+        assert_eq!(started(&mut queue, now), [1, 3, 4]);
+        queue.finish(3);
+        assert_eq!(started(&mut queue, now), Vec::<u64>::new());
+        // A retried invocation stays the active one of its key.
+        queue.retry(1, now + Duration::from_secs(5));
+        assert_eq!(started(&mut queue, now), Vec::<u64>::new());
+        assert_eq!(queue.next_due(), Some(now + Duration::from_secs(5)));
+        assert_eq!(started(&mut queue, now + Duration::from_secs(5)), [1]);
+        queue.finish(1);
+        assert_eq!(started(&mut queue, now), [2]);
+        queue.finish(2);
+        assert_eq!(started(&mut queue, now), [5]);
     }
 
     #[test]
-    fn who_is_expelled_makes_way_for_the_next_of_its_key() {
-        let (now, mut lane) = (Instant::now(), Lane::default());
-        lane.insert(1, Some(7), None, Some(()));
-        lane.insert(2, Some(7), None, None);
-        assert_eq!(lane.expel_oldest(), Some((1, Some(()))));
-        assert_eq!((lane.leaving(), started(&mut lane, now)), (1, vec![]));
-        lane.finish(1);
-        assert_eq!(started(&mut lane, now), [2]);
-        assert_eq!(lane.expel_oldest(), None);
+    fn an_evicted_invocation_makes_the_next_of_its_key_ready() {
+        let (now, mut queue) = (Instant::now(), FunctionQueue::default());
+        queue.insert(1, Some(7), None, Some(()));
+        queue.insert(2, Some(7), None, None);
+        assert_eq!(queue.evict_oldest(), Some((1, Some(()))));
+        assert_eq!((queue.evicted(), started(&mut queue, now)), (1, vec![]));
+        queue.finish(1);
+        assert_eq!(started(&mut queue, now), [2]);
+        assert_eq!(queue.evict_oldest(), None);
     }
 
     #[test]
-    fn the_newest_first_and_never_more_than_allowed() {
-        let (now, mut lane) = (Instant::now(), Lane::<()>::default());
-        (1..=3).for_each(|number| lane.insert(number, None, None, None));
-        assert_eq!(lane.start(now, 1, QueueOrder::Lifo), Some((3, None)));
-        assert_eq!(lane.start(now, 1, QueueOrder::Lifo), None);
+    fn lifo_starts_the_newest_first_within_the_limit() {
+        let (now, mut queue) = (Instant::now(), FunctionQueue::<()>::default());
+        (1..=3).for_each(|number| queue.insert(number, None, None, None));
+        assert_eq!(queue.start(now, 1, QueueOrder::Lifo), Some((3, None)));
+        assert_eq!(queue.start(now, 1, QueueOrder::Lifo), None);
     }
 
     proptest! {
-        /// Whatever happens in between, each key's invocations end in the order of their numbers, all end, and nothing
-        /// is left over.
+        /// With random retries, the invocations of each key end in the order of their sequence numbers, all of them end,
+        /// and the queue is empty afterwards.
         #[test]
         fn keys_keep_their_order(keys in prop::collection::vec(prop::option::of(0u64..4), 1..60),
                                  steps in prop::collection::vec((0usize..60, 0u8..3), 0..200)) {
             let now = Instant::now();
-            let mut lane = Lane::<()>::default();
+            let mut queue = FunctionQueue::<()>::default();
             for (number, key) in keys.iter().enumerate() {
-                lane.insert(number as u64, *key, None, None);
+                queue.insert(number as u64, *key, None, None);
             }
             let (mut running, mut ended) = (Vec::new(), Vec::new());
             let mut steps = steps.into_iter();
             while ended.len() < keys.len() {
-                running.extend(lane.start(now, 5, QueueOrder::Fifo).map(|(number, _)| number));
+                running.extend(queue.start(now, 5, QueueOrder::Fifo).map(|(number, _)| number));
                 prop_assert!(running.len() <= 5);
                 if running.is_empty() {
                     continue;
                 }
-                let (which, what) = steps.next().unwrap_or((0, 1));
-                let number = running.remove(which % running.len());
-                match what {
-                    0 => lane.retry(number, now),
+                let (index, action) = steps.next().unwrap_or((0, 1));
+                let number = running.remove(index % running.len());
+                match action {
+                    0 => queue.retry(number, now),
                     _ => {
-                        lane.finish(number);
+                        queue.finish(number);
                         ended.push(number);
                     }
                 }
@@ -290,8 +299,8 @@ mod tests {
                 let of_key: Vec<_> = ended.iter().filter(|n| keys[**n as usize] == Some(key)).collect();
                 prop_assert!(of_key.is_sorted());
             }
-            prop_assert_eq!(lane.len(), 0);
-            prop_assert!(lane.keys.is_empty() && lane.ready.is_empty() && lane.delayed.is_empty());
+            prop_assert_eq!(queue.len(), 0);
+            prop_assert!(queue.keys.is_empty() && queue.ready.is_empty() && queue.delayed.is_empty());
         }
     }
 }
