@@ -241,8 +241,8 @@ pub enum InvocationError {
         /// The budget of all functions.
         max_bytes: u64,
     },
-    /// The caller disconnected before the invocation ended.
-    #[error("the caller of `{function}` disconnected before the function had answered")]
+    /// The caller stopped waiting before the invocation ended.
+    #[error("the caller of `{function}` stopped waiting before the function answered")]
     Cancelled {
         /// The function.
         function: String,
@@ -312,7 +312,7 @@ impl InvocationError {
             | Self::NoMemory { .. }
             | Self::OverBudget { .. } => 429,
             Self::QueueTimeout { .. } => 504,
-            // Only for the trace: the caller is gone.
+            // Only for the trace: the caller does not wait for a status.
             Self::Cancelled { .. } => 499,
             Self::TooDeep { .. } => 508,
             Self::Draining

@@ -84,7 +84,7 @@ pub enum Lookup {
     Done(OutcomeAccess, Box<StoredOutcome>),
     /// The outcome may have existed and has expired.
     Gone,
-    /// No invocation with this id was accepted.
+    /// No invocation with this id was accepted, or its outcome is not kept.
     Unknown,
 }
 

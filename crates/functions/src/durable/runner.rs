@@ -395,7 +395,12 @@ impl DurableQueue {
             Err(_) => self.finish(name, sequence),
         }
         let id = id.to_string();
-        self.logs.add(name, &id, LogLevel::Error, format!("given up after {} attempts", pending.attempt));
+        self.logs.add(
+            name,
+            &id,
+            LogLevel::Error,
+            format!("failed permanently after {} attempts", pending.attempt),
+        );
         if let Some(function) = self.registry.routes().function(name) {
             self.invoker.ended(function, Outcome { id, result: Err(error), timing });
         }
