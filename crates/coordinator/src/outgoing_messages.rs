@@ -11,7 +11,7 @@ use edgefaas_functions::durable::AnswerTo;
 use edgefaas_functions::invocation::InvocationError;
 use edgefaas_functions::problem::Problem;
 use edgefaas_functions::topics::{
-    EMITTED_EVENTS, EVENTS_LEVEL, LIFECYCLE_EVENTS, NODE_LEVEL, takes_from_functions,
+    EMITTED_EVENTS, EVENTS_LEVEL, LIFECYCLE_EVENTS, NODE_LEVEL, functions_may_publish,
 };
 use edgefaas_isolates::Reply;
 use edgefaas_manifest::Permissions;
@@ -71,7 +71,7 @@ pub(super) fn of(
             if !permissions.allows_publish(topic) {
                 return Err(MessageError::Forbidden { topic: topic.clone() });
             }
-            if !takes_from_functions(topic) {
+            if !functions_may_publish(topic) {
                 return Err(MessageError::Reserved { topic: topic.clone() });
             }
             name

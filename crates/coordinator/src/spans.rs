@@ -74,7 +74,7 @@ impl OpenSpans {
             name,
             started_unix_us,
             duration_us: unix_us.saturating_sub(started_unix_us),
-            parts_us: [0; 4],
+            phases_us: [0; 4],
             input,
             output: if failed { String::new() } else { data() },
             error: failed.then(|| match note.kind {

@@ -1,4 +1,4 @@
-//! Answers over MQTT: where they go and what is in them.
+//! Answers over MQTT: their topic, payload and properties.
 
 use std::sync::Arc;
 
@@ -11,17 +11,18 @@ use edgefaas_platform::is_loopback;
 use crate::invocation::MAX_DEPTH;
 use crate::problem::{self, Audience, Problem};
 
-/// The user property that carries the status code of a reply that is not simply good.
+/// The user property with the HTTP status code of a reply, if it is not 200.
 const STATUS_PROPERTY: &str = "faas-status";
 
-/// JSON text.
+/// Media type of JSON.
 const JSON: &str = "application/json";
-/// Plain text.
+/// Media type of plain text.
 const TEXT: &str = "text/plain; charset=utf-8";
-/// Bytes of no known kind.
+/// Media type of bytes without a known type.
 const BYTES: &str = "application/octet-stream";
 
-/// The body of a reply and its media type; nothing for an HTTP response, which has its own.
+/// The body of a reply and its media type. `Err` with the response if the reply is an HTTP response, which has its own
+/// content type.
 pub fn body_of(reply: Reply) -> Result<(Bytes, Option<&'static str>), HttpResponse> {
     match reply {
         Reply::None => Ok((Bytes::new(), None)),
@@ -32,7 +33,7 @@ pub fn body_of(reply: Reply) -> Result<(Bytes, Option<&'static str>), HttpRespon
     }
 }
 
-/// The size of the body of a reply.
+/// The size of the body of a reply, in bytes.
 pub fn body_bytes(reply: &Reply) -> usize {
     match reply {
         Reply::None => 0,
@@ -42,21 +43,22 @@ pub fn body_bytes(reply: &Reply) -> usize {
     }
 }
 
-/// Where the answer of an invocation goes.
+/// The destination of the answer of an invocation.
 #[derive(Debug, Clone)]
 pub struct Answer {
     /// The topic.
     pub topic: TopicName,
-    /// Given back as it came.
+    /// MQTT 5 correlation data of the request, returned unchanged.
     pub correlation_data: Option<Bytes>,
-    /// How many functions deep the question was.
+    /// The depth of the invocation: the number of functions that called or triggered one another before it.
     pub depth: u8,
-    /// Whose rules say where it may go.
+    /// The client that sent the request: the answer is published only if its rules allow it. `None` for a request of the
+    /// node.
     pub requester: Option<Arc<Client>>,
 }
 
 impl Answer {
-    /// Who reads it: functions of the node, users, and clients on this machine may know all of it.
+    /// The readers of the answer. Functions of the node, users, and clients on this machine see all details of an error.
     fn audience(&self) -> Audience {
         match &self.requester {
             Some(client) if client.username.is_none() && !is_loopback(client.peer.ip()) => Audience::Public,
@@ -64,9 +66,10 @@ impl Answer {
         }
     }
 
-    /// The message that says how it ended; `None` where functions answer one another without end: an answer may trigger
-    /// a function as any message does, this one's own included, and where the chain has been ended, its answer is not to
-    /// begin it anew.
+    /// The message with the reply or the error. If it would be larger than `max_bytes`, it says that the reply is too large.
+    ///
+    /// `None` if the invocation was over [`MAX_DEPTH`]: an answer may trigger functions, also the same one, so an answer to
+    /// the invocation that ended a loop must not start the loop again.
     pub fn message(&self, result: Result<Reply, Problem>, max_bytes: usize) -> Option<Message> {
         if self.depth > MAX_DEPTH {
             return None;
@@ -78,7 +81,7 @@ impl Answer {
                 properties.content_type = media_type.map(Into::into);
                 body
             }
-            // What a function may say in HTTP and not in MQTT is left out.
+            // MQTT carries only the status, content type and body of an HTTP response.
             Ok(Err(response)) => {
                 let content_type =
                     response.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("content-type"));
@@ -103,7 +106,7 @@ impl Answer {
         if message.weight() <= max_bytes {
             return Some(message);
         }
-        // Said instead of not sent: somebody waits for it.
+        // The requester waits for an answer, so an error is sent instead of no message.
         let detail = format!(
             "the reply has {bytes} bytes; an MQTT message may have {max_bytes} (broker.max_packet)"
         );

@@ -1,4 +1,4 @@
-//! Dead letters: messages about durable invocations and workflow instances that were given up.
+//! Dead letters: messages about durable invocations and workflow instances that failed permanently.
 
 use bytes::Bytes;
 use edgefaas_broker::topic::TopicName;
@@ -6,22 +6,22 @@ use edgefaas_broker::{Message, Properties, QoS};
 
 use crate::topics::DEAD_LETTERS;
 
-/// The user property that has the topic of the message which could not be handled.
+/// The user property with the topic of the message that could not be handled.
 pub const TOPIC_PROPERTY: &str = "topic";
-/// The longest reason, in characters.
+/// Maximum length of the error detail in the `reason` property, in characters.
 const MAX_REASON_CHARS: usize = 1000;
 
-/// What a dead letter says.
+/// Contents of a dead letter.
 pub struct DeadLetter {
-    /// The function or workflow.
+    /// The name of the function or workflow.
     pub name: String,
-    /// The kind of error, the same for every error of the kind.
+    /// The title of the error, the same for all errors of one kind.
     pub title: String,
-    /// The error, without secrets.
+    /// The detail of the error, without secrets.
     pub detail: String,
     /// HTTP status code of the error.
     pub status: u16,
-    /// User properties: which invocation or instance, and what it is known of it.
+    /// More user properties, for example the id of the invocation or instance.
     pub about: Vec<(&'static str, String)>,
     /// MIME type of the payload.
     pub content_type: Option<String>,
@@ -30,16 +30,16 @@ pub struct DeadLetter {
 }
 
 impl DeadLetter {
-    /// The message on `$faas/dead/NAME`, with QoS 1. The payload is left out if the message would have more than `max_bytes`
-    /// with it. `None` if the name cannot be a level of a topic.
+    /// The message for `$faas/dead/NAME`, with QoS 1. The message has no payload if it would be larger than `max_bytes` with
+    /// it. `None` if the topic would be invalid.
     pub fn message(self, max_bytes: usize) -> Option<Message> {
         let topic = TopicName::new(format!("{DEAD_LETTERS}{}", self.name)).ok()?;
         let detail: String = self.detail.chars().take(MAX_REASON_CHARS).collect();
         let reason = format!("{}: {}", self.title, detail.replace('\0', " "));
-        let said = [("reason", reason), ("status", self.status.to_string())];
+        let error = [("reason", reason), ("status", self.status.to_string())];
         let mut properties = Properties {
             content_type: self.content_type.map(Into::into),
-            user: said
+            user: error
                 .into_iter()
                 .chain(self.about)
                 .map(|(name, value)| (name.into(), value.into()))

@@ -1,4 +1,4 @@
-//! Drain of a node that stops: new work is refused, and work in flight has time to finish.
+//! Drain: a node that stops refuses new work and waits until the work in flight has ended.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-/// Counts work in flight, and refuses new work once it has begun to drain.
+/// Counter of the work in flight, and the flag that the node is draining.
 #[derive(Debug, Default)]
 pub struct Drain {
     draining: AtomicBool,
@@ -14,22 +14,22 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// True once new work is refused.
+    /// True once [`drain`](Self::drain) was called: callers must refuse new work.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::SeqCst)
     }
 
-    /// Counts as work in flight until it is dropped: the drain waits for it.
+    /// A token for one piece of work: it is in flight until the token is dropped.
     pub fn in_flight(&self) -> TaskTrackerToken {
         self.in_flight.token()
     }
 
-    /// How much work is in flight.
+    /// The number of tokens in flight.
     pub fn count(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// Refuses new work and waits for the work in flight; true if all of it ended within `grace`.
+    /// Sets the flag and waits until the work in flight has ended, for at most `grace`. True if all of it has ended.
     pub async fn drain(&self, grace: Duration) -> bool {
         self.draining.store(true, Ordering::SeqCst);
         self.in_flight.close();

@@ -1,4 +1,4 @@
-//! One run of a function: what is asked for, and how it ended.
+//! An invocation, its outcome and its errors.
 
 use std::any::Any;
 use std::fmt;
@@ -13,34 +13,34 @@ use ulid::Ulid;
 
 use crate::registry::ProgramError;
 
-/// How deep functions may call or trigger one another.
+/// Maximum number of functions that call or trigger one another in a chain.
 pub const MAX_DEPTH: u8 = 16;
 
-/// A run that somebody asks for.
+/// A request to run a function.
 #[derive(Debug, Clone)]
 pub struct Invocation {
-    /// A ULID: sorts by time.
+    /// A ULID, which sorts by time.
     pub id: String,
-    /// The function's name.
+    /// The name of the function.
     pub function: String,
-    /// On whose behalf.
+    /// The origin of the invocation.
     pub principal: Principal,
-    /// The invocation that made this one, if one did.
+    /// The id of the invocation that called this one.
     pub parent: Option<String>,
-    /// W3C trace context (`traceparent`), if the caller sent one.
+    /// W3C trace context (`traceparent`), if the caller sent one or the trace is recorded.
     pub trace_parent: Option<String>,
-    /// 1 for the first try.
+    /// The number of the attempt, from 1.
     pub attempt: u32,
-    /// How many functions have called or triggered one another before this one.
+    /// Number of functions that called or triggered one another before this one.
     pub depth: u8,
     /// The workflow instance that this is a step of, directly or through other functions.
     pub lineage: Option<Lineage>,
-    /// What it is to handle.
+    /// The event to handle.
     pub event: Event,
 }
 
 impl Invocation {
-    /// A first try that nobody else made.
+    /// The first attempt of an invocation with a new id, without a parent.
     pub fn new(function: String, principal: Principal, event: Event) -> Self {
         Self {
             id: Ulid::generate().to_string(),
@@ -56,18 +56,18 @@ impl Invocation {
     }
 }
 
-/// The workflow instance that an invocation descends from. Functions pass it on unchanged to what they call; only what runs
-/// workflows looks into it.
+/// The workflow instance that an invocation descends from. Functions pass it on unchanged to the functions and workflows that
+/// they call. Only the coordinator reads it.
 #[derive(Clone)]
 pub struct Lineage(Arc<dyn Any + Send + Sync>);
 
 impl Lineage {
-    /// Of this ancestor.
+    /// The lineage of this ancestor.
     pub fn new<T: Any + Send + Sync>(ancestor: Arc<T>) -> Self {
         Self(ancestor)
     }
 
-    /// The ancestor, if it is of this type.
+    /// The ancestor, if it has this type.
     pub fn ancestor<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         self.0.clone().downcast().ok()
     }
@@ -79,14 +79,14 @@ impl fmt::Debug for Lineage {
     }
 }
 
-/// On whose behalf a function runs.
+/// The origin of an invocation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Principal {
-    /// Whoever holds the control API's token.
+    /// A user of the control API (admin token).
     Operator,
     /// A client of the HTTP gateway.
     Http,
-    /// An MQTT client, by its id.
+    /// An MQTT client.
     Mqtt {
         /// The client id.
         client_id: String,
@@ -96,59 +96,59 @@ pub enum Principal {
         /// Its name.
         name: String,
     },
-    /// The node's clock.
+    /// A cron trigger.
     Schedule,
     /// A change of an object.
     Object,
 }
 
-/// How an invocation ended.
+/// The outcome of an invocation.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    /// The invocation's id.
+    /// The id of the invocation.
     pub id: String,
-    /// The answer, or why there is none.
+    /// The reply or the error.
     pub result: Result<Reply, InvocationError>,
-    /// Where the time went.
+    /// Times of the invocation.
     pub timing: Timing,
 }
 
-/// Where an invocation's time went.
+/// Times of an invocation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Timing {
-    /// Waiting for its turn.
+    /// Waiting in the queue, for objects, for the program, for memory and for an isolate.
     pub queue: Duration,
-    /// Making the isolate.
+    /// Starting the isolate.
     pub start: Duration,
-    /// In the function.
+    /// Running the function.
     pub execution: Duration,
 }
 
-/// A budget has no room.
+/// A budget of workflow instances is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OverBudget {
-    /// The root has its live descendants.
+    /// The root instance has the maximum number of live descendants.
     #[error(
         "root instance {root} has {max} live sub-workflows, the maximum (workflows.descendants); start fewer at a time"
     )]
     Descendants {
-        /// The root.
+        /// The id of the root instance.
         root: Ulid,
         /// The limit.
         max: usize,
     },
-    /// The root and its descendants have their bytes.
+    /// The root instance and its descendants would hold more bytes than they may.
     #[error(
         "root instance {root} and its sub-workflows may hold {max_bytes} bytes of data (workflows.root_memory), and this \
          needs more"
     )]
     RootBytes {
-        /// The root.
+        /// The id of the root instance.
         root: Ulid,
         /// The limit.
         max_bytes: usize,
     },
-    /// All instances of the node have their bytes.
+    /// All instances of the node together would hold more bytes than they may.
     #[error(
         "the workflow instances of this node hold {max_bytes} bytes (workflows.memory); try again later"
     )]
@@ -158,15 +158,15 @@ pub enum OverBudget {
     },
 }
 
-/// Why an invocation has no answer.
+/// Errors of invocations.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum InvocationError {
-    /// There is no such function.
+    /// No function has this name.
     #[error("there is no function `{name}`{}", near_names(near))]
     UnknownFunction {
-        /// The name asked for.
+        /// The unknown name.
         name: String,
-        /// Names like it.
+        /// Similar names.
         near: Vec<String>,
     },
     /// The payload is over the function's limit.
@@ -174,7 +174,7 @@ pub enum InvocationError {
     PayloadTooLarge {
         /// The function.
         function: String,
-        /// The payload's size; at least, where its end was not awaited.
+        /// The size of the payload, or a lower bound if the payload was not read to its end.
         actual_bytes: usize,
         /// The limit.
         limit_bytes: usize,
@@ -184,32 +184,32 @@ pub enum InvocationError {
     QueueFull {
         /// The function.
         function: String,
-        /// How many wait.
+        /// The capacity of the queue.
         capacity: u32,
     },
-    /// It waited, and made room for a newer one.
+    /// The invocation waited in a full queue and was dropped for a newer one.
     #[error("the queue of `{function}` is full and this invocation was the oldest in it")]
     DroppedFromQueue {
         /// The function.
         function: String,
     },
-    /// The time ran out before it was its turn.
-    #[error("`{function}` did not get its turn within {limit:?}")]
+    /// The time limit ended before the invocation could start.
+    #[error("`{function}` did not start within {limit:?}")]
     QueueTimeout {
         /// The function.
         function: String,
         /// The function's limit.
         limit: Duration,
     },
-    /// Functions call or trigger one another without end.
+    /// Too many functions call or trigger one another in a chain.
     #[error(
         "`{function}` is {depth} calls deep, at most {MAX_DEPTH} are allowed: \
-         functions call or trigger one another in a circle"
+         functions call or trigger one another in a loop"
     )]
     TooDeep {
         /// The function.
         function: String,
-        /// How deep.
+        /// The depth of the invocation.
         depth: u8,
     },
     /// No isolate is free for a nested call.
@@ -217,16 +217,18 @@ pub enum InvocationError {
     NoIsolate {
         /// The function.
         function: String,
-        /// How many there are.
+        /// The number of isolates of the node.
         max: u32,
     },
-    /// The events under way take all the memory there is for them.
-    #[error("the events under way take {max_bytes} bytes, all there is for them; try again later")]
+    /// The memory for events in flight is used up.
+    #[error(
+        "the events in flight take all {max_bytes} bytes that this node has for events; try again later"
+    )]
     NoMemory {
-        /// How much there is.
+        /// The size of that memory.
         max_bytes: usize,
     },
-    /// There was no memory for an isolate in time.
+    /// No memory became free for an isolate in time.
     #[error(
         "no memory was free for `{function}` within {waited:?} (all functions together may have {max_bytes} bytes); try \
          again later"
@@ -234,13 +236,13 @@ pub enum InvocationError {
     NoGuestMemory {
         /// The function.
         function: String,
-        /// How long it waited.
+        /// The time that it waited.
         waited: Duration,
         /// The budget of all functions.
         max_bytes: u64,
     },
-    /// Its caller went away before it had answered.
-    #[error("the caller of `{function}` went away before it had answered")]
+    /// The caller stopped waiting before the invocation ended.
+    #[error("the caller of `{function}` stopped waiting before the function answered")]
     Cancelled {
         /// The function.
         function: String,
@@ -250,18 +252,18 @@ pub enum InvocationError {
     OverBudget {
         /// The workflow.
         workflow: String,
-        /// Which budget.
+        /// The budget.
         error: OverBudget,
     },
     /// The node is stopping.
     #[error("the node is stopping; try again on another or later")]
     Draining,
-    /// The function's source can't be run.
+    /// The program of the function could not be prepared.
     #[error("`{function}` cannot run: {error}")]
     NotRunnable {
         /// The function.
         function: String,
-        /// Why its program cannot be made.
+        /// The cause.
         error: ProgramError,
     },
     /// The function ran and failed.
@@ -269,7 +271,7 @@ pub enum InvocationError {
     Run {
         /// The function.
         function: String,
-        /// How.
+        /// The cause.
         error: RunError,
     },
     /// A workflow ended with an error.
@@ -277,15 +279,15 @@ pub enum InvocationError {
     Workflow {
         /// The workflow.
         workflow: String,
-        /// The error as the DSL has it.
+        /// The error in the form of the workflow DSL.
         error: Box<WorkflowError>,
     },
-    /// It ran, but what it changed could not be kept; nothing of it was.
+    /// The function ran, but its effects could not be committed. None of them were applied.
     #[error("`{function}` ran but its changes could not be committed: {error}")]
     Commit {
         /// The function.
         function: String,
-        /// Why.
+        /// The cause.
         error: CommitError,
     },
     /// A durable invocation could not be stored; the function has not run.
@@ -293,13 +295,13 @@ pub enum InvocationError {
     NotStored {
         /// The function.
         function: String,
-        /// Why.
+        /// The cause.
         error: CommitError,
     },
 }
 
 impl InvocationError {
-    /// The HTTP status code that says it.
+    /// The HTTP status code.
     pub fn status(&self) -> u16 {
         match self {
             Self::UnknownFunction { .. } => 404,
@@ -310,7 +312,7 @@ impl InvocationError {
             | Self::NoMemory { .. }
             | Self::OverBudget { .. } => 429,
             Self::QueueTimeout { .. } => 504,
-            // For the trace: nobody is there to be answered.
+            // Only for the trace: the caller does not wait for a status.
             Self::Cancelled { .. } => 499,
             Self::TooDeep { .. } => 508,
             Self::Draining
@@ -328,7 +330,7 @@ impl InvocationError {
         }
     }
 
-    /// A few words for the kind of error; the same for every error of the kind.
+    /// A short title, the same for all errors of one kind.
     pub fn title(&self) -> &'static str {
         match self {
             Self::UnknownFunction { .. } => "Unknown function",
@@ -365,7 +367,7 @@ impl InvocationError {
         }
     }
 
-    /// The message and, where it is known, the user's own place in the code.
+    /// The message and, if it is known, the position in the user's code.
     pub fn detail(&self) -> String {
         let location = match self {
             Self::Run {
@@ -380,7 +382,7 @@ impl InvocationError {
         }
     }
 
-    /// The stack for the log, if there is one.
+    /// The stack trace, if there is one.
     pub fn stack(&self) -> Option<&str> {
         match self {
             Self::Run {
@@ -390,7 +392,7 @@ impl InvocationError {
         }
     }
 
-    /// The outcome's label in metrics.
+    /// The label of the outcome in metrics.
     pub fn label(&self) -> &'static str {
         match self {
             Self::Run { error: RunError::TimedOut { .. }, .. } | Self::QueueTimeout { .. } => "timeout",
@@ -416,7 +418,7 @@ impl InvocationError {
 
 fn near_names(near: &[String]) -> String {
     match near {
-        [] => "; `edgefaas list` shows those there are".to_owned(),
+        [] => "; `edgefaas list` shows all functions".to_owned(),
         names => format!(
             "; did you mean {}?",
             names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(" or ")

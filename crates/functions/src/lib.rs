@@ -1,11 +1,11 @@
-//! Functions: what is deployed, how it runs, and what it may reach.
+//! Functions: deployment, invocations and permissions.
 //!
 //! [`registry`] holds apps as immutable revisions and the routes to their functions and workflows. [`invoker`] admits, runs
-//! and commits one invocation. [`durable`] keeps invocations that have to run at least once, and [`publisher`] messages that
-//! have to be published. [`outgoing`] sends the requests of functions.
+//! and commits one invocation. [`durable`] stores invocations that have to run at least once, and [`publisher`] stores
+//! messages until the broker has them. [`outgoing`] sends the outgoing requests of functions.
 //!
-//! Nothing here knows how a workflow instance advances, a connection, a peer or the control port. A function calls a workflow
-//! through [`invoker::Callees`], which is set at wiring.
+//! This crate knows no workflow instance, connection, peer or control API. A function calls a workflow through
+//! [`invoker::WorkflowRunner`], which the node sets when it starts.
 
 pub mod answer;
 pub mod dead_letter;

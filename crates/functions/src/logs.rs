@@ -1,4 +1,4 @@
-//! What functions log: a bounded ring for each, and a live stream for who follows.
+//! Logs of functions: a ring buffer for each function, and a live stream for followers.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -9,29 +9,29 @@ use edgefaas_platform::Clock;
 use parking_lot::Mutex;
 use tokio::sync::broadcast;
 
-/// The longest message that is kept; the rest is cut off and said so.
+/// Maximum size of a message, in bytes. Longer messages are cut, with a note at the end.
 pub const MAX_MESSAGE_BYTES: usize = 8 << 10;
-/// Lines that a follower may be behind before it loses some.
+/// Number of lines that a follower may lag before it loses some.
 const FOLLOW_LINES: usize = 1024;
 
-/// One line.
+/// One log line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogLine {
-    /// Counts all lines of the node, from 1.
+    /// Sequence number over all lines of the node, from 1.
     pub number: u64,
-    /// When, in milliseconds since the Unix epoch.
+    /// Time of the line, in milliseconds since the Unix epoch.
     pub time_unix_ms: u64,
-    /// The function.
+    /// The name of the function.
     pub function: Arc<str>,
-    /// The invocation, if it is one's.
+    /// The id of the invocation; empty if the line belongs to none.
     pub invocation: String,
-    /// How severe.
+    /// The severity.
     pub level: LogLevel,
-    /// The text.
+    /// The message.
     pub message: String,
 }
 
-/// The rings of all functions.
+/// The ring buffers of all functions.
 pub struct Logs {
     clock: Clock,
     limits: RingLimits,
@@ -40,12 +40,12 @@ pub struct Logs {
     follow: broadcast::Sender<LogLine>,
 }
 
-/// How much is kept for each function.
+/// Limits of the ring buffer of one function.
 #[derive(Debug, Clone, Copy)]
 pub struct RingLimits {
-    /// Lines.
+    /// Maximum number of lines.
     pub lines: usize,
-    /// Bytes of their messages.
+    /// Maximum size of their messages, in bytes.
     pub bytes: usize,
 }
 
@@ -56,13 +56,13 @@ struct Ring {
 }
 
 impl Logs {
-    /// Empty rings.
+    /// Without lines.
     pub fn new(clock: Clock, limits: RingLimits) -> Self {
         let (follow, _) = broadcast::channel(FOLLOW_LINES);
         Self { clock, limits, rings: Mutex::default(), numbers: AtomicU64::new(0), follow }
     }
 
-    /// Keeps a line, and passes it to the node's own log by `tracing`.
+    /// Adds a line to the ring buffer, and writes it to the node's own log with `tracing`.
     pub fn add(&self, function: &Arc<str>, invocation: &str, level: LogLevel, message: String) {
         let message = cut(message);
         trace(function, invocation, level, &message);
@@ -75,7 +75,7 @@ impl Logs {
             message,
         };
         if self.follow.receiver_count() > 0 {
-            // Nobody listening any more is no loss.
+            // An error means that the last follower has left.
             let _ = self.follow.send(line.clone());
         }
         let mut rings = self.rings.lock();
@@ -88,7 +88,7 @@ impl Logs {
         }
     }
 
-    /// The lines that are kept, oldest first: of `function`, or of all; at most the last `tail`.
+    /// The lines in the ring buffer, oldest first: of `function`, or of all functions; at most the last `tail`.
     pub fn kept(&self, function: Option<&str>, tail: Option<usize>) -> Vec<LogLine> {
         let rings = self.rings.lock();
         let mut lines: Vec<LogLine> = match function {
@@ -105,12 +105,12 @@ impl Logs {
         lines
     }
 
-    /// Every line from now on. A receiver that is too slow is told how many it lost.
+    /// A receiver of all lines from now on. If it is too slow, it gets the number of lines that it lost.
     pub fn follow(&self) -> broadcast::Receiver<LogLine> {
         self.follow.subscribe()
     }
 
-    /// Forgets a function that is gone.
+    /// Removes the lines of a function that is no longer deployed.
     pub fn forget(&self, function: &str) {
         self.rings.lock().remove(function);
     }
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn followers_see_what_comes_after_them() {
+    async fn a_follower_gets_only_lines_added_after_it() {
         let logs = logs(10, 100);
         let function: Arc<str> = "f".into();
         logs.add(&function, "i", LogLevel::Info, "before".into());

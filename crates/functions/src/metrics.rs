@@ -1,4 +1,4 @@
-//! Figures of functions, for the node's metrics and its lists.
+//! Metrics of functions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::invocation::{Outcome, Timing};
 
-/// Seconds: from a warm start to the default time limit.
+/// Upper bounds in seconds: from a warm start to the default time limit.
 const DURATION_BUCKETS: [f64; 18] = [
     0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
     0.5, 1.0, 2.5, 10.0, 30.0,
@@ -27,7 +27,7 @@ struct FunctionLabel {
     function: String,
 }
 
-/// Seconds that may be added to from any thread.
+/// Counter of seconds.
 type CpuSeconds = Counter<f64, AtomicU64>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -42,7 +42,7 @@ struct OutcomeLabels {
     outcome: &'static str,
 }
 
-/// The figures of all functions.
+/// The metrics of all functions.
 pub struct FunctionFamilies {
     outcomes: Family<OutcomeLabels, Counter>,
     durations: Family<FunctionLabel, Histogram, fn() -> Histogram>,
@@ -50,10 +50,10 @@ pub struct FunctionFamilies {
     cpu: Family<FunctionLabel, CpuSeconds>,
     memory_peaks: Family<FunctionLabel, Gauge>,
     starts: Family<StartLabels, Counter>,
-    counted: Mutex<HashMap<String, Arc<Counted>>>,
+    histogram_copies: Mutex<HashMap<String, Arc<HistogramCopy>>>,
 }
 
-/// The figures of one function; kept when a new revision goes live.
+/// The metrics of one function. A new revision continues them.
 #[derive(Clone)]
 pub struct FunctionMetrics {
     function: String,
@@ -65,29 +65,30 @@ pub struct FunctionMetrics {
     memory_peak: Gauge,
     cold: Counter<u64, AtomicU64>,
     warm: Counter<u64, AtomicU64>,
-    /// What `duration` has counted: that one can only be written.
-    counted: Arc<Counted>,
+    /// A readable copy of `duration`.
+    duration_copy: Arc<HistogramCopy>,
 }
 
-/// How many took up to each of [`DURATION_BUCKETS`], and longer than all of them.
+/// Readable copy of a histogram: the library's type can only be written. The buckets are those of [`DURATION_BUCKETS`], and
+/// one more for longer durations.
 #[derive(Default)]
-struct Counted {
+struct HistogramCopy {
     buckets: [AtomicU64; DURATION_BUCKETS.len() + 1],
     longest_ns: AtomicU64,
 }
 
-/// What a function has used so far.
+/// Usage of a function since the start of the node.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FunctionReading {
-    /// Invocations that ran in a new instance.
+    /// Number of invocations that ran in a new instance.
     pub cold_starts: u64,
-    /// Those that ran in one that waited.
+    /// Number of invocations that ran in a warm instance.
     pub warm_starts: u64,
-    /// Time on a thread.
+    /// CPU time.
     pub cpu: Duration,
-    /// The most linear memory that one invocation had.
+    /// Maximum linear memory of one invocation, in bytes.
     pub memory_peak_bytes: u64,
-    /// The median, the 90th and the 99th percentile of the durations, as far as buckets tell.
+    /// The 50th, 90th and 99th percentile of the durations, estimated from the buckets.
     pub quantiles: [Duration; 3],
 }
 
@@ -101,13 +102,13 @@ impl Default for FunctionFamilies {
             cpu: Family::default(),
             memory_peaks: Family::default(),
             starts: Family::default(),
-            counted: Mutex::default(),
+            histogram_copies: Mutex::default(),
         }
     }
 }
 
 impl FunctionFamilies {
-    /// Adds the figures to what a registry encodes.
+    /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
         registry.register("invocations", "Invocations by outcome", self.outcomes.clone());
         registry.register_with_unit(
@@ -118,7 +119,7 @@ impl FunctionFamilies {
         );
         registry.register_with_unit(
             "queue_duration",
-            "Time in the queue of the function, in seconds",
+            "Time that invocations waited before they started, in seconds",
             Unit::Seconds,
             self.queue_durations.clone(),
         );
@@ -141,11 +142,11 @@ impl FunctionFamilies {
         );
     }
 
-    /// The figures of a function, made or found again.
+    /// The metrics of a function. Creates them if they do not exist.
     pub fn function(&self, function: &str) -> FunctionMetrics {
         let label = FunctionLabel { function: function.to_owned() };
         let ok = OutcomeLabels { function: function.to_owned(), outcome: "ok" };
-        // Each gives its lock back before the next one takes it.
+        // A function, so that the lock of the family is released before the next use.
         let start = |start| {
             let labels = StartLabels { function: function.to_owned(), start };
             self.starts.get_or_create(&labels).clone()
@@ -161,18 +162,18 @@ impl FunctionFamilies {
             memory_peak: self.memory_peaks.get_or_create(&label).clone(),
             cold,
             warm,
-            counted: self.counted.lock().entry(function.to_owned()).or_default().clone(),
+            duration_copy: self.histogram_copies.lock().entry(function.to_owned()).or_default().clone(),
         }
     }
 
-    /// Forgets a function that is gone.
+    /// Removes the metrics of a function that is no longer deployed.
     pub fn forget(&self, function: &str) {
         let label = FunctionLabel { function: function.to_owned() };
         self.durations.remove(&label);
         self.queue_durations.remove(&label);
         self.cpu.remove(&label);
         self.memory_peaks.remove(&label);
-        self.counted.lock().remove(function);
+        self.histogram_copies.lock().remove(function);
         for start in ["cold", "warm"] {
             self.starts.remove(&StartLabels { function: function.to_owned(), start });
         }
@@ -182,7 +183,7 @@ impl FunctionFamilies {
     }
 }
 
-/// Every label that [`InvocationError::label`](crate::invocation::InvocationError::label) gives, and `ok`.
+/// All labels that [`InvocationError::label`](crate::invocation::InvocationError::label) gives, and `ok`.
 const OUTCOMES: [&str; 10] = [
     "ok",
     "error",
@@ -206,10 +207,10 @@ impl FunctionMetrics {
         let Timing { queue, start, execution } = outcome.timing;
         self.queue_duration.observe(queue.as_secs_f64());
         self.duration.observe((start + execution).as_secs_f64());
-        self.counted.add((start + execution).as_secs_f64());
+        self.duration_copy.add((start + execution).as_secs_f64());
     }
 
-    /// Counts what an invocation used, however it ended.
+    /// Counts the usage of an invocation.
     pub fn record_use(&self, completion: &Completion) {
         if completion.warm { &self.warm } else { &self.cold }.inc();
         self.cpu.inc_by(completion.cpu.as_secs_f64());
@@ -217,18 +218,18 @@ impl FunctionMetrics {
         self.memory_peak.inner().fetch_max(bytes, Ordering::Relaxed);
     }
 
-    /// Counts what an invocation used whose run was dropped.
+    /// Counts the usage of an invocation that was cancelled.
     pub fn record_cancelled_use(&self, usage: &Usage) {
         if usage.warm() { &self.warm } else { &self.cold }.inc();
         self.cpu.inc_by(usage.cpu().as_secs_f64());
     }
 
-    /// Counts an invocation that was turned away.
+    /// Counts a rejected invocation.
     pub fn record_rejected(&self) {
         self.counter("rejected").inc();
     }
 
-    /// Invocations that ran, those of them that failed, and those that were turned away.
+    /// Number of invocations, of those that failed, and of those that were rejected.
     pub fn totals(&self) -> (u64, u64, u64) {
         let count = |outcome: &'static str| self.counter(outcome).get();
         let rejected = count("rejected");
@@ -236,14 +237,14 @@ impl FunctionMetrics {
         (self.succeeded.get() + failures + count("cancelled"), failures, rejected)
     }
 
-    /// What it has used.
+    /// The usage since the start of the node.
     pub fn reading(&self) -> FunctionReading {
         FunctionReading {
             cold_starts: self.cold.get(),
             warm_starts: self.warm.get(),
             cpu: Duration::from_secs_f64(self.cpu.get().max(0.0)),
             memory_peak_bytes: u64::try_from(self.memory_peak.get()).unwrap_or(0),
-            quantiles: [0.5, 0.9, 0.99].map(|part| self.counted.quantile(part)),
+            quantiles: [0.5, 0.9, 0.99].map(|fraction| self.duration_copy.quantile(fraction)),
         }
     }
 
@@ -252,26 +253,26 @@ impl FunctionMetrics {
     }
 }
 
-impl Counted {
+impl HistogramCopy {
     fn add(&self, seconds: f64) {
-        let bucket = DURATION_BUCKETS.partition_point(|most| *most < seconds);
+        let bucket = DURATION_BUCKETS.partition_point(|upper| *upper < seconds);
         self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
         self.longest_ns.fetch_max((seconds * 1e9) as u64, Ordering::Relaxed);
     }
 
-    /// The duration that a part of all does not exceed; between the bounds of a bucket as if all of them were spread
-    /// evenly there, as Prometheus' `histogram_quantile` does it, and never above the longest. Zero if there were none.
-    fn quantile(&self, part: f64) -> Duration {
+    /// The duration that a fraction of all durations does not exceed. Interpolates linearly in a bucket, as
+    /// `histogram_quantile` of Prometheus does, and is at most the longest duration. Zero without durations.
+    fn quantile(&self, fraction: f64) -> Duration {
         let longest = Duration::from_nanos(self.longest_ns.load(Ordering::Relaxed));
         let counts: Vec<u64> = self.buckets.iter().map(|count| count.load(Ordering::Relaxed)).collect();
-        let wanted = counts.iter().sum::<u64>() as f64 * part;
+        let rank = counts.iter().sum::<u64>() as f64 * fraction;
         let mut below = 0.0;
         for (bucket, count) in counts.into_iter().enumerate().filter(|(_, count)| *count > 0) {
             let count = count as f64;
-            if below + count >= wanted {
-                let least = bucket.checked_sub(1).map_or(0.0, |before| DURATION_BUCKETS[before]);
-                let most = DURATION_BUCKETS.get(bucket).copied().unwrap_or(least);
-                let estimate = least + (most - least) * (wanted - below) / count;
+            if below + count >= rank {
+                let lower = bucket.checked_sub(1).map_or(0.0, |before| DURATION_BUCKETS[before]);
+                let upper = DURATION_BUCKETS.get(bucket).copied().unwrap_or(lower);
+                let estimate = lower + (upper - lower) * (rank - below) / count;
                 return Duration::from_secs_f64(estimate).min(longest);
             }
             below += count;
@@ -286,20 +287,20 @@ mod tests {
 
     #[test]
     fn quantiles_lie_in_their_buckets() {
-        let counted = Counted::default();
-        assert_eq!(counted.quantile(0.5), Duration::ZERO);
-        // 90 up to 1 ms, 10 up to 25 ms, and one that took longer than is told apart.
-        (0..90).for_each(|_| counted.add(0.000_9));
-        (0..9).for_each(|_| counted.add(0.02));
-        counted.add(100.0);
-        let [p50, p90, p99] = [0.5, 0.9, 0.99].map(|part| counted.quantile(part).as_secs_f64());
+        let copy = HistogramCopy::default();
+        assert_eq!(copy.quantile(0.5), Duration::ZERO);
+        // 90 in the bucket up to 1 ms, 9 in that up to 25 ms, and one over all buckets.
+        (0..90).for_each(|_| copy.add(0.000_9));
+        (0..9).for_each(|_| copy.add(0.02));
+        copy.add(100.0);
+        let [p50, p90, p99] = [0.5, 0.9, 0.99].map(|fraction| copy.quantile(fraction).as_secs_f64());
         assert!((0.000_5..0.001).contains(&p50), "{p50}");
         assert_eq!(p90, 0.001);
         assert_eq!(p99, 0.025);
-        assert_eq!(counted.quantile(1.0), Duration::from_secs(30));
-        // Nothing took longer than the longest.
-        let counted = Counted::default();
-        counted.add(0.26);
-        assert_eq!(counted.quantile(0.99), Duration::from_millis(260));
+        assert_eq!(copy.quantile(1.0), Duration::from_secs(30));
+        // A quantile is at most the longest duration.
+        let copy = HistogramCopy::default();
+        copy.add(0.26);
+        assert_eq!(copy.quantile(0.99), Duration::from_millis(260));
     }
 }

@@ -1,4 +1,4 @@
-//! Errors as HTTP and MQTT clients see them: `application/problem+json` (RFC 9457).
+//! JSON form of errors for HTTP and MQTT clients: `application/problem+json` (RFC 9457).
 
 use std::borrow::Cow;
 
@@ -9,42 +9,42 @@ use crate::invocation::InvocationError;
 /// The media type of a problem.
 pub const MEDIA_TYPE: &str = "application/problem+json";
 
-/// A problem document. Where `type` is left out, which means `about:blank`, status and title say what it is.
+/// A problem document. Without a `type`, which means `about:blank`, status and title identify the kind of problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// Of a workflow's error.
+    /// The members that only the error of a workflow has.
     #[serde(flatten)]
     pub fault: Option<Box<Fault>>,
-    /// A few words, the same for every problem of the kind.
+    /// A short title, the same for all problems of one kind.
     pub title: Cow<'static, str>,
     /// The HTTP status code.
     pub status: u16,
-    /// What happened, to what, and what to do.
+    /// The message for this problem: the cause, the name of the function, and what the caller can do.
     pub detail: String,
-    /// The invocation, if there was one.
+    /// The id of the invocation, if the problem belongs to one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub invocation: Option<String>,
-    /// Names like the unknown one.
+    /// Names similar to the unknown one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub near: Vec<String>,
 }
 
-/// Who reads a problem.
+/// The readers of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Audience {
-    /// Callers on this machine, and those that proved who they are.
+    /// Callers on this machine and authenticated callers.
     Trusted,
-    /// Everyone else.
+    /// All other callers.
     Public,
 }
 
-/// What is left of the detail for [`Audience::Public`].
+/// The detail that replaces a withheld one for [`Audience::Public`].
 const WITHHELD: &str = "the reason is in the node's log, under the id of this invocation";
 
-/// What only a workflow's error has.
+/// The members that only the error of a workflow has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Fault {
-    /// The URI of its kind.
+    /// The URI of the error type.
     #[serde(rename = "type")]
     pub kind: String,
     /// The task that raised it: a JSON pointer into the definition.
@@ -53,7 +53,7 @@ pub struct Fault {
 }
 
 impl Problem {
-    /// A problem that is no invocation's.
+    /// A problem without an invocation.
     pub fn new(status: u16, title: &'static str, detail: impl Into<String>) -> Self {
         Self {
             fault: None,
@@ -65,7 +65,7 @@ impl Problem {
         }
     }
 
-    /// An invocation's error.
+    /// The problem document of an invocation's error.
     pub fn of(error: &InvocationError, invocation: Option<&str>) -> Self {
         let near = match error {
             InvocationError::UnknownFunction { near, .. } => near.clone(),
@@ -91,22 +91,22 @@ impl Problem {
         }
     }
 
-    /// The document for its reader: messages of the code that ran, positions in it and paths of the node are for
-    /// [`Audience::Trusted`] alone. What a caller can do something about stays: limits, queues, names.
+    /// The document for an audience. Only [`Audience::Trusted`] sees messages of the function's code, positions in it and
+    /// paths of the node. Errors that the caller can avoid (limits, full queues, unknown names) stay unchanged.
     pub fn shown_to(self, audience: Audience) -> Self {
         let is_of_code = self.invocation.is_some() && (self.status >= 500 || self.fault.is_some());
         if audience == Audience::Trusted || !is_of_code {
             return self;
         }
         let fault = self.fault.map(|fault| Box::new(Fault { instance: None, ..*fault }));
-        // A workflow's title is its own text, too.
+        // The title of a workflow's error is text of the workflow, too.
         let title = if fault.is_some() { "Workflow faulted".into() } else { self.title };
         Self { fault, title, detail: WITHHELD.to_owned(), near: Vec::new(), ..self }
     }
 
-    /// The document's text.
+    /// The document as JSON text.
     pub fn to_json(&self) -> Vec<u8> {
-        // Strings and numbers only: this cannot fail.
+        // This cannot fail: it has only strings and numbers.
         serde_json::to_vec(self).unwrap_or_default()
     }
 }
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_public_learns_nothing_of_the_code() {
+    fn public_callers_see_no_details_of_the_code() {
         let failed = RunError::Failed {
             message: "no such table: customers".into(),
             location: Some("src/db.ts:7:3".into()),
@@ -143,6 +143,6 @@ mod tests {
         }
         let full = InvocationError::QueueFull { function: "f".into(), capacity: 7 };
         let full = Problem::of(&full, Some("01J"));
-        assert_eq!(full.clone().shown_to(Audience::Public), full, "the caller can do something about it");
+        assert_eq!(full.clone().shown_to(Audience::Public), full, "the caller can avoid this error");
     }
 }

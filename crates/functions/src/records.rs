@@ -1,7 +1,7 @@
-//! Checked records in the store's key space of invocations.
+//! Records with a version and a checksum, in the `invocations` key space of the store.
 //!
 //! The first byte of a key is the kind of its record. A record is a version byte, its fields (postcard), and a CRC-32 of
-//! both, so that damage on the disk is found.
+//! both, which detects damage on the disk.
 
 use std::sync::Arc;
 
@@ -12,20 +12,20 @@ use serde::de::DeserializeOwned;
 
 const VERSION: u8 = 1;
 const CHECKSUM_BYTES: usize = 4;
-/// Entries that are read from the disk at a time.
+/// Maximum number of entries that one [`Records::page`] reads.
 pub const PAGE_ENTRIES: usize = 256;
 
-/// Why a record can't be used.
+/// Reasons why a record cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
-    /// Its bytes are not those that were written.
-    #[error("it is cut off or its checksum is wrong")]
+    /// The record is incomplete or its checksum is wrong.
+    #[error("it is incomplete or its checksum is wrong")]
     Checksum,
-    /// Written by another version.
-    #[error("its format {0} is not known; was it written by a newer version?")]
+    /// The version byte is unknown.
+    #[error("its format version {0} is unknown; a newer version of edgefaas may have written it")]
     Version(u8),
-    /// The bytes are right and mean nothing.
-    #[error("its fields make no sense")]
+    /// The checksum is right, but the fields do not match the type of the record.
+    #[error("its fields are invalid")]
     Fields,
 }
 
@@ -36,21 +36,21 @@ pub struct Records {
 }
 
 impl Records {
-    /// The records of this store.
+    /// The records in this store.
     pub fn new(store: Arc<Store>) -> Self {
         Self { store }
     }
 
-    /// Calls `found` with all entries of a kind, in the order of their keys. Blocks.
+    /// Calls `visit` with the key and value of each entry of a kind, in the order of their keys. Blocks.
     ///
     /// # Errors
     /// The store cannot be read.
-    pub fn for_each(&self, kind: u8, mut found: impl FnMut(&[u8], &[u8])) -> Result<(), StoreError> {
+    pub fn for_each(&self, kind: u8, mut visit: impl FnMut(&[u8], &[u8])) -> Result<(), StoreError> {
         let mut from = vec![kind];
         loop {
             let page = self.page(&from, kind)?;
             for (key, value) in &page {
-                found(key, value);
+                visit(key, value);
             }
             match page.into_iter().next_back() {
                 Some((mut key, _)) => {
@@ -62,7 +62,7 @@ impl Records {
         }
     }
 
-    /// Up to [`PAGE_ENTRIES`] entries of a kind, from a key on.
+    /// Up to [`PAGE_ENTRIES`] entries of a kind, starting at key `from`. Blocks.
     ///
     /// # Errors
     /// The store cannot be read.
@@ -76,7 +76,7 @@ impl Records {
         Ok(page)
     }
 
-    /// A record; `what` is its name in an error.
+    /// Reads a record; `None` if the key does not exist. `what` is the name of the record in an error.
     ///
     /// # Errors
     /// The store cannot be read, or the record is damaged.
@@ -98,24 +98,24 @@ impl Records {
     }
 }
 
-/// Logs that a record is damaged and left out.
+/// Logs that a damaged record is skipped.
 pub fn warn_damaged(what: &str, key: &[u8], damage: Damage) {
-    tracing::warn!(what, key = %key.escape_ascii(), %damage, "a record is damaged and left out");
+    tracing::warn!(what, key = %key.escape_ascii(), %damage, "skipped a damaged record");
 }
 
-/// A record as it is stored.
+/// The stored form of a record.
 pub fn encode(record: &impl Serialize) -> Vec<u8> {
-    // Into memory, of types that are all plain: this cannot fail.
+    // This cannot fail: it writes plain types to memory.
     let mut bytes = postcard::to_extend(record, vec![VERSION]).unwrap_or_default();
     let checksum = crc32fast::hash(&bytes);
     bytes.extend_from_slice(&checksum.to_le_bytes());
     bytes
 }
 
-/// A record from what is stored.
+/// Decodes a stored record.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The record is damaged or has an unknown version.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Damage> {
     let (body, checksum) = bytes.split_last_chunk::<CHECKSUM_BYTES>().ok_or(Damage::Checksum)?;
     if crc32fast::hash(body) != u32::from_le_bytes(*checksum) {
@@ -128,7 +128,7 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Damage> {
     }
 }
 
-/// A key of a kind.
+/// The key that consists of the kind of the record and `rest`.
 pub fn prefixed(kind: u8, rest: &[u8]) -> Vec<u8> {
     let mut key = Vec::with_capacity(1 + rest.len());
     key.push(kind);

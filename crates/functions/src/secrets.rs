@@ -1,4 +1,4 @@
-//! Secrets: values that functions may read and nobody else sees again.
+//! Secrets: values that only functions can read. The control API can set and remove them, but not read them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,22 +7,22 @@ use std::sync::Arc;
 use edgefaas_state::store::{Batch, CommitError, Durability, Store, StoreError};
 use parking_lot::RwLock;
 
-/// The longest value, in bytes.
+/// Maximum size of a value, in bytes.
 pub const MAX_VALUE_BYTES: usize = 64 << 10;
-/// Shorter values are not looked for in text: everything would look like one.
+/// Shorter values are not masked: they would match too much text.
 const MIN_MASKED_BYTES: usize = 4;
-/// What is shown instead of a value.
+/// The replacement for a masked value.
 const MASK: &str = "***";
 
-/// Between app and name in a key of the store. Neither can have it. A key that begins with it has no app; one without it is of
-/// an earlier version, in which secrets belonged to the node.
+/// Separates app and name in a key of the store. Neither can contain it. A key that begins with it has no app. A key without
+/// it was written by an earlier version, in which secrets belonged to the node.
 const SEPARATOR: char = '/';
 
-/// The secrets of all apps, in memory and in the store, whose folder only its owner can read.
+/// The secrets of all apps, in memory and in the store. Only the owner of the data directory can read its files.
 pub struct Secrets {
     store: Arc<Store>,
     values: RwLock<Values>,
-    // Memory and store change together, one change after another.
+    // Held during a change of the store and of `values`: one change at a time.
     changing: tokio::sync::Mutex<()>,
 }
 
@@ -30,13 +30,14 @@ pub struct Secrets {
 struct Values {
     /// By app, then by name.
     of_apps: BTreeMap<String, BTreeMap<String, String>>,
-    /// By name: set by an earlier version, before it is known which apps name them.
+    /// By name: secrets of an earlier version, until [`Secrets::assign`] moves them.
     of_node: BTreeMap<String, String>,
-    /// By name: set by an earlier version, and named by no app when this one started first. No function sees them.
+    /// By name: secrets of an earlier version that no app named when [`Secrets::assign`] moved them. No function can read
+    /// them.
     unassigned: BTreeMap<String, String>,
 }
 
-/// The name of a secret and its app; none for one of an earlier version that no app names.
+/// The name of a secret and its app; `app` is `None` for an unassigned secret of an earlier version.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SecretName {
     /// The app.
@@ -45,47 +46,49 @@ pub struct SecretName {
     pub name: String,
 }
 
-/// A secret could not be changed.
+/// Errors of a change of a secret.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// Not a name.
-    #[error("`{name}` is no name for a secret: use 1 to 256 letters, digits, `_`, `-` and `.`")]
+    /// The name is invalid.
+    #[error("`{name}` is not a valid secret name: use 1 to 256 letters, digits, `_`, `-` and `.`")]
     Name {
-        /// What was given.
+        /// The invalid name.
         name: String,
     },
-    /// Too long.
+    /// The value is larger than [`MAX_VALUE_BYTES`].
     #[error("the value of secret `{name}` has {actual_bytes} bytes; at most {MAX_VALUE_BYTES} are allowed")]
     TooLarge {
-        /// The secret.
+        /// The name of the secret.
         name: String,
-        /// Its size.
+        /// The size of the value.
         actual_bytes: usize,
     },
-    /// Not an app's name.
-    #[error("`{app}` is no name of an app; a secret belongs to one: `edgefaas secrets set --app APP NAME`")]
+    /// The name of the app is invalid.
+    #[error(
+        "`{app}` is not a valid app name; a secret belongs to an app: `edgefaas secrets set --app APP NAME`"
+    )]
     App {
-        /// What was given.
+        /// The invalid name.
         app: String,
     },
-    /// Not set.
+    /// The secret to remove does not exist.
     #[error("there is no {secret}")]
     Unknown {
-        /// The secret asked for.
+        /// The secret.
         secret: SecretName,
     },
-    /// It could not be written.
+    /// The store could not write the change.
     #[error("secret `{name}` could not be stored: {error}")]
     Commit {
-        /// The secret.
+        /// The name of the secret.
         name: String,
-        /// Why.
+        /// The cause.
         error: CommitError,
     },
 }
 
 impl Secrets {
-    /// Reads the secrets back.
+    /// Reads the secrets from the store.
     pub fn open(store: Arc<Store>) -> Result<Self, StoreError> {
         let mut values = Values::default();
         for entry in store.spaces().secrets.iter() {
@@ -101,9 +104,9 @@ impl Secrets {
         Ok(Self { store, values: RwLock::new(values), changing: tokio::sync::Mutex::default() })
     }
 
-    /// Gives secrets of an earlier version, which belonged to the node, to each app that names them. The others belong to no app
-    /// from then on: an app that is deployed later does not get one by naming it. What cannot be written, for a full disk, is
-    /// done again at the next start.
+    /// Moves the secrets of an earlier version, which belonged to the node, to the apps that name them: `apps` has an entry
+    /// for each app and each name in its manifest. A secret that no app names becomes unassigned: an app that is deployed
+    /// later cannot get it by naming it. If the store cannot write a move, the next start repeats it.
     pub async fn assign(&self, apps: &[SecretName]) {
         let _changing = self.changing.lock().await;
         let of_node = std::mem::take(&mut self.values.write().of_node);
@@ -147,23 +150,23 @@ impl Secrets {
         }
     }
 
-    /// The value of an app's secret.
+    /// The value of a secret of an app.
     pub fn get(&self, app: &str, name: &str) -> Option<String> {
         self.values.read().get(app, name).cloned()
     }
 
-    /// The names of all that are set, or of those of one app.
+    /// The names of all secrets, or of the secrets of one app.
     pub fn names(&self, app: Option<&str>) -> Vec<SecretName> {
         let values = self.values.read();
         let of_apps = values.of_apps.iter().flat_map(|(app, secrets)| {
             secrets.keys().map(move |name| SecretName { app: Some(app.clone()), name: name.clone() })
         });
         let unassigned = values.unassigned.keys().map(|name| SecretName { app: None, name: name.clone() });
-        let is_wanted = |secret: &SecretName| app.is_none() || secret.app.as_deref() == app;
-        of_apps.chain(unassigned).filter(is_wanted).collect()
+        let matches = |secret: &SecretName| app.is_none() || secret.app.as_deref() == app;
+        of_apps.chain(unassigned).filter(matches).collect()
     }
 
-    /// Sets a secret of an app; it is on the disk when this returns.
+    /// Sets a secret of an app. It is on the disk when this returns.
     pub async fn set(&self, app: &str, name: &str, value: String) -> Result<(), SecretError> {
         if !edgefaas_manifest::is_name(app) {
             return Err(SecretError::App { app: app.to_owned() });
@@ -182,7 +185,7 @@ impl Secrets {
         Ok(())
     }
 
-    /// Forgets a secret of an app, or one that belongs to none.
+    /// Removes a secret of an app, or an unassigned one.
     pub async fn remove(&self, secret: &SecretName) -> Result<(), SecretError> {
         let SecretName { app, name } = secret;
         let _changing = self.changing.lock().await;
@@ -204,20 +207,20 @@ impl Secrets {
         Ok(())
     }
 
-    /// The text without the values of these secrets of an app in it.
+    /// Replaces the values of these secrets of an app in a text by `***`.
     pub fn mask(&self, app: &str, names: &[String], mut text: String) -> String {
         if names.is_empty() {
             return text;
         }
         let values = self.values.read();
-        // The lines of a long one as well: output is logged line by line.
+        // Each line of a value is masked too, because output is logged line by line.
         let mut masked: Vec<&str> = names
             .iter()
             .filter_map(|name| values.get(app, name))
             .flat_map(|value| std::iter::once(value.as_str()).chain(value.lines()))
             .filter(|value| value.len() >= MIN_MASKED_BYTES)
             .collect();
-        // The longest first: one may be the beginning of another.
+        // Longest first: a value may contain a shorter one.
         masked.sort_unstable_by_key(|value| std::cmp::Reverse(value.len()));
         for value in masked {
             if text.contains(value) {
@@ -284,28 +287,28 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let clock = Clock::new(|| 1_800_000_000_000);
         let store = Arc::new(Store::open(&StoreOptions::small(dir.path()), clock).unwrap());
-        // As an earlier version has left them.
+        // Keys without an app, as an earlier version wrote them.
         let mut batch = Batch::default();
-        for (name, value) in [("key", "old"), ("lost", "nobody's"), ("shop/own", "new"), ("own", "old")] {
+        for (name, value) in [("key", "old"), ("unused", "x"), ("shop/own", "new"), ("own", "old")] {
             batch.put(&store.spaces().secrets, name, value);
         }
         store.committer().commit(batch, Durability::Synced).await.unwrap();
         let secrets = Secrets::open(store.clone()).unwrap();
-        assert_eq!(secrets.get("shop", "key"), None, "before it is known who names it");
+        assert_eq!(secrets.get("shop", "key"), None, "`assign` was not called yet");
         secrets.assign(&[named("shop", "key"), named("pump", "key"), named("shop", "own")]).await;
         let reopened = Secrets::open(store).unwrap();
-        reopened.assign(&[named("thief", "key"), named("thief", "lost")]).await;
+        reopened.assign(&[named("late", "key"), named("late", "unused")]).await;
         for secrets in [&secrets, &reopened] {
             assert_eq!(secrets.get("shop", "key").as_deref(), Some("old"));
             assert_eq!(secrets.get("pump", "key").as_deref(), Some("old"));
-            assert_eq!(secrets.get("shop", "own").as_deref(), Some("new"), "what is its own stays");
-            assert_eq!(secrets.get("thief", "key"), None);
-            assert_eq!(secrets.get("thief", "lost"), None, "it came later");
-            let lost = SecretName { app: None, name: "lost".into() };
-            let all = [named("pump", "key"), named("shop", "key"), named("shop", "own"), lost];
+            assert_eq!(secrets.get("shop", "own").as_deref(), Some("new"), "the app's own secret stays");
+            assert_eq!(secrets.get("late", "key"), None);
+            assert_eq!(secrets.get("late", "unused"), None, "the app was deployed after `assign`");
+            let unused = SecretName { app: None, name: "unused".into() };
+            let all = [named("pump", "key"), named("shop", "key"), named("shop", "own"), unused];
             assert_eq!(secrets.names(None), all);
         }
-        secrets.remove(&SecretName { app: None, name: "lost".into() }).await.unwrap();
+        secrets.remove(&SecretName { app: None, name: "unused".into() }).await.unwrap();
         assert_eq!(secrets.names(None).len(), 3);
     }
 }

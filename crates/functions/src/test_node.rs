@@ -1,4 +1,4 @@
-//! The parts of a node up to the durable queue, on a real store, for unit tests.
+//! A node without ports, from the store to the durable queue, for unit tests.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,35 +24,35 @@ use crate::secrets::Secrets;
 use crate::trace::{TraceLimits, Traces};
 use crate::workers::Workers;
 
-/// The node's store, which learns of what the broker has to store only once it is released: a disk that takes long.
-pub(crate) struct HeldBack {
+/// The broker's storage. While it is paused, it does not write the write-ahead log, as on a slow disk.
+pub(crate) struct PausableStorage {
     storage: BrokerStorage,
-    pub is_held: AtomicBool,
+    pub is_paused: AtomicBool,
 }
 
-impl Storage for HeldBack {
+impl Storage for PausableStorage {
     fn scan(&self, space: Space, from: &[u8], limit: usize) -> Result<Vec<Entry>, StorageError> {
         self.storage.scan(space, from, limit)
     }
 
     fn wake(&self, wal: &Arc<Wal>) {
-        if !self.is_held.load(SeqCst) {
+        if !self.is_paused.load(SeqCst) {
             self.storage.wake(wal);
         }
     }
 }
 
-/// See the module.
+/// The parts that tests use.
 pub(crate) struct TestNode {
     pub store: Arc<Store>,
     pub broker: Broker,
     pub invoker: Arc<Invoker>,
     pub durable: Arc<DurableQueue>,
-    pub storage: Arc<HeldBack>,
+    pub storage: Arc<PausableStorage>,
 }
 
 impl TestNode {
-    /// Opens what is in this folder.
+    /// Opens the data directory.
     pub fn open(data_dir: &Path, clock: Clock, hooks: Hooks, keep: KeepLimits) -> Self {
         let store = Arc::new(Store::open(&StoreOptions::small(data_dir), clock.clone()).unwrap());
         let pool = PoolConfig { max_isolates: 1, max_memory_bytes: 1 << 20, ..PoolConfig::default() };
@@ -71,9 +71,9 @@ impl TestNode {
         );
         let registry = Arc::new(registry.unwrap());
         let workers = Arc::new(Workers::start(1).unwrap());
-        let storage = Arc::new(HeldBack {
+        let storage = Arc::new(PausableStorage {
             storage: BrokerStorage::new(store.clone()),
-            is_held: AtomicBool::new(false),
+            is_paused: AtomicBool::new(false),
         });
         let broker = Broker::open(BrokerConfig::default(), hooks, storage.clone()).unwrap();
         let publisher = Publisher::open(broker.clone(), store.clone(), logs.clone(), 1 << 20).unwrap();

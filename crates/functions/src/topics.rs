@@ -1,4 +1,4 @@
-//! The `$faas/` namespace of topics: which belong to the node, which are calls, where the node publishes.
+//! Topics under `$faas/`: calls, their results, and topics that only the node publishes to.
 
 use edgefaas_broker::topic::TopicName;
 use edgefaas_manifest::NODE_TRIGGERS;
@@ -7,7 +7,7 @@ pub use edgefaas_manifest::topics::{
     DEAD_LETTERS, EMITTED_EVENTS, EVENTS, EVENTS_LEVEL, LIFECYCLE_EVENTS, NODE_LEVEL, PREFIX,
 };
 
-/// What a call by topic is for.
+/// The target of a call by topic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallKind {
     /// A function.
@@ -17,7 +17,7 @@ pub enum CallKind {
 }
 
 impl CallKind {
-    /// Its level in the topic.
+    /// The topic level that stands for this kind.
     fn level(self) -> &'static str {
         match self {
             Self::Function => "fn",
@@ -26,55 +26,55 @@ impl CallKind {
     }
 }
 
-/// A call by topic: `$faas/fn/NAME/invoke` or `$faas/fn/NAME/invoke/REQUEST-ID`; of a workflow with `wf`.
+/// A call by topic: `$faas/fn/NAME/invoke` or `$faas/fn/NAME/invoke/REQUEST-ID`; `wf` instead of `fn` for a workflow.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Call<'a> {
-    /// What it is for.
+    /// The target is a function or a workflow.
     pub kind: CallKind,
     /// The name of the function or workflow.
     pub function: &'a str,
-    /// The request id, where there is one.
+    /// The request id, if the topic has one.
     pub request_id: Option<&'a str>,
 }
 
-/// The call that a topic is, if it is one.
+/// Parses the topic of a call; `None` if the topic is not one.
 pub fn parse_call(topic: &str) -> Option<Call<'_>> {
     let mut levels = topic.strip_prefix(PREFIX)?.split('/');
     let (kind, function, verb) = (levels.next()?, levels.next()?, levels.next()?);
     let request_id = levels.next();
     let kind = [CallKind::Function, CallKind::Workflow].into_iter().find(|known| known.level() == kind)?;
-    let whole = verb == "invoke" && levels.next().is_none();
-    (whole && request_id != Some("")).then_some(Call { kind, function, request_id })
+    let is_call = verb == "invoke" && levels.next().is_none() && request_id != Some("");
+    is_call.then_some(Call { kind, function, request_id })
 }
 
-/// True if a client that may publish anything may publish here: topics that start with `$` belong to the node.
+/// True if the topic is not reserved for the node. Topics that start with `$` are reserved.
 pub fn is_open(topic: &str) -> bool {
     !topic.starts_with('$')
 }
 
-/// The topic of a call of a function.
+/// The topic for calls of a function, without a request id.
 pub fn call_topic(function: &str) -> String {
     format!("{PREFIX}{}/{function}/invoke", CallKind::Function.level())
 }
 
-/// True if functions may publish here, as far as the topic is the node's: calls alone.
-pub fn takes_from_functions(topic: &str) -> bool {
+/// True if functions may publish to the topic. Under `$faas/` they may publish calls only.
+pub fn functions_may_publish(topic: &str) -> bool {
     !topic.starts_with(PREFIX) || parse_call(topic).is_some()
 }
 
-/// True if triggers may have topics like this one of the node's.
-pub fn has_triggers(topic: &str) -> bool {
+/// True if the node publishes messages to this topic that can trigger functions.
+pub fn may_trigger(topic: &str) -> bool {
     NODE_TRIGGERS.iter().any(|prefix| topic.starts_with(prefix))
 }
 
 impl Call<'_> {
-    /// True if `topic` is one for results of this function.
+    /// True if `topic` is a result topic of this function or workflow.
     pub fn is_result(&self, topic: &str) -> bool {
         let prefix = format!("{PREFIX}{}/{}/result/", self.kind.level(), self.function);
         topic.strip_prefix(&prefix).is_some_and(|id| !id.is_empty() && !id.contains('/'))
     }
 
-    /// Where the result of a call with a request id is published.
+    /// The topic for the result; `None` if the call has no request id.
     pub fn result_topic(&self) -> Option<TopicName> {
         let request_id = self.request_id?;
         TopicName::new(format!("{PREFIX}{}/{}/result/{request_id}", self.kind.level(), self.function)).ok()
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_told_by_their_topic() {
+    fn topics_of_calls_are_parsed() {
         let call = |function, request_id| Some(Call { kind: CallKind::Function, function, request_id });
         for (topic, expected) in [
             ("$faas/fn/hello/invoke", call("hello", None)),

@@ -1,7 +1,7 @@
-//! Where the time of invocations and workflows went: the last spans, in memory.
+//! The newest spans of invocations and workflows, in memory.
 //!
-//! Every invocation that nobody else made begins a trace (W3C Trace Context) unless its caller has begun one; what it
-//! calls belongs to it. Under load only some are recorded: [`Traces::sample`] lets so many begin each second.
+//! An invocation without a parent begins a trace (W3C Trace Context) if its caller did not send a `traceparent`. The
+//! invocations that it starts belong to the same trace. [`Traces::sample`] limits how many traces are recorded per second.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,19 +11,20 @@ use tokio::sync::Notify;
 
 use crate::invocation::{Invocation, Outcome};
 
-/// Bytes of the texts of all spans that are kept, for each of them on average.
+/// Average size of the texts of a span, in bytes. `spans × SPAN_BYTES` is the limit for the texts of all spans.
 const SPAN_BYTES: usize = 512;
+/// Minimum of the limit for the texts of all spans, in bytes.
 const MIN_BYTES: usize = 64 << 10;
-/// Characters of an input or output that are kept.
+/// Maximum length of the recorded input or output of a span, in characters.
 pub const DATA_CHARS: usize = 300;
 
-/// How much is kept.
+/// Limits of recorded spans.
 #[derive(Debug, Clone, Copy)]
 pub struct TraceLimits {
-    /// Spans that are kept, fewer where their texts are long; none are recorded if it is 0. One instance has an eighth of them for its
-    /// tasks, and at least 64.
+    /// Maximum number of spans, fewer if their texts are long. No spans are recorded if it is 0. The tasks of one workflow
+    /// instance may have an eighth of it, but at least 64.
     pub spans: usize,
-    /// Traces that begin in a second, at most.
+    /// Maximum number of traces that begin in one second.
     pub per_second: u64,
 }
 
@@ -33,7 +34,7 @@ impl Default for TraceLimits {
     }
 }
 
-/// What a span is about.
+/// The kind of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum SpanKind {
@@ -43,7 +44,7 @@ pub enum SpanKind {
 }
 
 impl SpanKind {
-    /// The word for it.
+    /// The kind as text, for exports.
     pub fn word(self) -> &'static str {
         match self {
             Self::Function => "function",
@@ -53,52 +54,53 @@ impl SpanKind {
     }
 }
 
-/// A stretch of time.
+/// The recorded times of one invocation, workflow instance or task.
 #[derive(Debug, Clone)]
 pub struct TraceSpan {
-    /// The trace, 32 hex digits.
+    /// The id of the trace, 32 hex digits.
     pub trace: String,
-    /// Its own id: that of the invocation or instance, or `INSTANCE/TASK/NUMBER`.
+    /// The id of the invocation or instance; of a task `INSTANCE/TASK/NUMBER`.
     pub id: String,
-    /// The span it is in.
+    /// The id of the parent span.
     pub parent: Option<String>,
-    /// What it is about.
+    /// The kind of the span.
     pub kind: SpanKind,
-    /// The name of that.
+    /// The name of the function, workflow or task.
     pub name: String,
-    /// When it began, in microseconds since the Unix epoch.
+    /// Start, in microseconds since the Unix epoch.
     pub started_unix_us: u64,
-    /// How long it took.
+    /// Duration in microseconds.
     pub duration_us: u64,
-    /// Of a function: waiting, starting, running, committing.
-    pub parts_us: [u64; 4],
-    /// What went in, cut short.
+    /// Microseconds of each phase of an invocation: waiting in the queue, starting, running, committing. Zeros for other
+    /// kinds.
+    pub phases_us: [u64; 4],
+    /// The input, at most [`DATA_CHARS`] characters of it.
     pub input: String,
-    /// What came out, cut short.
+    /// The output, at most [`DATA_CHARS`] characters of it.
     pub output: String,
-    /// Why it failed.
+    /// The error, if it failed.
     pub error: Option<String>,
 }
 
-/// The last spans.
+/// The newest spans.
 #[derive(Default)]
 pub struct Traces {
     limits: TraceLimits,
-    kept: Mutex<Kept>,
-    /// The second in which traces are counted now, and how many began in it.
+    recorded: Mutex<Recorded>,
+    /// The current second of the rate limit, and the number of traces that began in it.
     second: AtomicU64,
     begun: AtomicU64,
-    /// Spans that nobody has exported yet.
+    /// Number of the newest spans that were not exported yet.
     unexported: AtomicUsize,
     exporting: bool,
     added: Notify,
 }
 
 #[derive(Default)]
-struct Kept {
+struct Recorded {
     spans: VecDeque<TraceSpan>,
-    /// Of their texts.
-    bytes: usize,
+    /// Size of the texts of all spans.
+    text_bytes: usize,
 }
 
 impl TraceSpan {
@@ -110,27 +112,27 @@ impl TraceSpan {
 }
 
 impl Traces {
-    /// Nothing is recorded yet.
+    /// Without spans. `exporting` is true if [`take_unexported`](Self::take_unexported) will be called.
     pub fn new(limits: TraceLimits, exporting: bool) -> Self {
         Self { limits, exporting, ..Self::default() }
     }
 
-    /// Spans are recorded.
+    /// True if spans are recorded.
     pub fn is_on(&self) -> bool {
         self.limits.spans > 0
     }
 
-    /// Spans that are kept at most.
+    /// Maximum number of spans.
     pub fn max_spans(&self) -> usize {
         self.limits.spans
     }
 
-    /// Completes when a span is added that is to be exported.
+    /// Completes when a span was added that has to be exported.
     pub async fn added(&self) {
         self.added.notified().await;
     }
 
-    /// Whether a trace that begins now is recorded.
+    /// True if a trace that begins now is recorded. Counts the trace.
     pub fn sample(&self, unix_ms: u64) -> bool {
         if !self.is_on() {
             return false;
@@ -142,20 +144,21 @@ impl Traces {
         self.begun.fetch_add(1, Ordering::Relaxed) < self.limits.per_second
     }
 
-    /// Keeps a span; `mask` takes secrets out of its data.
+    /// Adds a span and removes the oldest ones if a limit is exceeded. `mask` replaces secrets in its texts.
     pub fn add(&self, mut span: TraceSpan, mask: impl Fn(String) -> String) {
         span.input = mask(std::mem::take(&mut span.input));
         span.output = mask(std::mem::take(&mut span.output));
         span.error = span.error.map(&mask);
-        let mut kept = self.kept.lock();
-        kept.bytes += span.text_bytes();
-        kept.spans.push_back(span);
-        let most = self.limits.spans;
-        while kept.spans.len() > most || kept.bytes > most.saturating_mul(SPAN_BYTES).max(MIN_BYTES) {
-            let Some(oldest) = kept.spans.pop_front() else { break };
-            kept.bytes -= oldest.text_bytes();
+        let mut recorded = self.recorded.lock();
+        recorded.text_bytes += span.text_bytes();
+        recorded.spans.push_back(span);
+        let max_spans = self.limits.spans;
+        let max_bytes = max_spans.saturating_mul(SPAN_BYTES).max(MIN_BYTES);
+        while recorded.spans.len() > max_spans || recorded.text_bytes > max_bytes {
+            let Some(oldest) = recorded.spans.pop_front() else { break };
+            recorded.text_bytes -= oldest.text_bytes();
         }
-        let spans = &kept.spans;
+        let spans = &recorded.spans;
         if self.exporting {
             let unexported = self.unexported.load(Ordering::Relaxed);
             self.unexported.store((unexported + 1).min(spans.len()), Ordering::Relaxed);
@@ -163,11 +166,11 @@ impl Traces {
         }
     }
 
-    /// All spans of the trace that something is part of, by the id of an invocation, an instance or a trace; parents
-    /// before their children.
+    /// All spans of one trace, sorted by start. `id` is the id of the trace or of a span of it. Empty if no such span
+    /// exists.
     pub fn find(&self, id: &str) -> Vec<TraceSpan> {
-        let kept = self.kept.lock();
-        let spans = &kept.spans;
+        let recorded = self.recorded.lock();
+        let spans = &recorded.spans;
         let Some(trace) =
             spans.iter().rev().find(|span| span.id == id || span.trace == id).map(|span| &span.trace)
         else {
@@ -180,27 +183,27 @@ impl Traces {
 
     /// The spans that were added since the last call.
     pub fn take_unexported(&self) -> Vec<TraceSpan> {
-        let kept = self.kept.lock();
-        let spans = &kept.spans;
+        let recorded = self.recorded.lock();
+        let spans = &recorded.spans;
         let count = self.unexported.swap(0, Ordering::Relaxed).min(spans.len());
         spans.iter().skip(spans.len() - count).cloned().collect()
     }
 }
 
-/// A trace that begins here, in the form of W3C Trace Context, section 3.2.
+/// The `traceparent` of a new trace (W3C Trace Context, section 3.2).
 pub fn new_trace_parent() -> String {
     let (trace, span): (u128, u64) = (rand::random(), rand::random());
     format!("00-{trace:032x}-{span:016x}-01")
 }
 
-/// The trace's id in a `traceparent`.
+/// The trace id in a `traceparent`; `None` if it is not valid.
 pub fn trace_id(trace_parent: &str) -> Option<&str> {
     let mut parts = trace_parent.split('-');
     let trace = parts.nth(1).filter(|trace| trace.len() == 32)?;
     trace.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(trace)
 }
 
-/// The span of an invocation.
+/// The span of an invocation; `None` if the invocation has no valid `traceparent`. `state_us` is the time of the commit.
 pub fn of_invocation(
     invocation: &Invocation,
     outcome: &Outcome,
@@ -209,13 +212,13 @@ pub fn of_invocation(
 ) -> Option<TraceSpan> {
     let trace = trace_id(invocation.trace_parent.as_deref()?)?.to_owned();
     let timing = outcome.timing;
-    let parts_us = [
+    let phases_us = [
         timing.queue.as_micros() as u64,
         timing.start.as_micros() as u64,
         timing.execution.as_micros() as u64,
         state_us,
     ];
-    // A step's id is `INSTANCE.FRAME`.
+    // The id of a step of a workflow is `INSTANCE.FRAME`.
     let parent = invocation.parent.clone().or_else(|| Some(invocation.id.split_once('.')?.0.to_owned()));
     let output = outcome.result.as_ref().map(|reply| match reply {
         edgefaas_isolates::Reply::Json(text) | edgefaas_isolates::Reply::Text(text) => cut(text),
@@ -230,8 +233,8 @@ pub fn of_invocation(
         kind: SpanKind::Function,
         name: invocation.function.clone(),
         started_unix_us,
-        duration_us: parts_us.iter().sum(),
-        parts_us,
+        duration_us: phases_us.iter().sum(),
+        phases_us,
         input: cut(&String::from_utf8_lossy(&invocation.event.body)),
         output: output.unwrap_or_default(),
         error: outcome.result.as_ref().err().map(ToString::to_string),

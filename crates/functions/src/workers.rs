@@ -1,8 +1,7 @@
-//! The threads that serve connections and run isolates: one single-threaded runtime a core.
+//! The worker threads, which serve connections and run isolates. Each has a single-threaded runtime.
 //!
-//! A connection stays on its worker, and so does what it sets off, so that a request is answered without
-//! a hand-over between threads. Only when a worker has clearly more to do than another does new work go
-//! there.
+//! A connection stays on its worker. The work that it starts runs on the same worker, so that a request needs no hand-over
+//! between threads. Work goes to the least busy worker only if the current one has [`IMBALANCE`] more tasks than that.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,13 +13,13 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// How many more tasks a worker may have than the least busy one before new work goes there.
+/// Number of tasks that the current worker may have more than the least busy one before new work goes to the latter.
 const IMBALANCE: usize = 4;
 
 /// The workers of a node.
 pub struct Workers {
     workers: Vec<Worker>,
-    turn: AtomicUsize,
+    next_worker: AtomicUsize,
     connections: TaskTracker,
     stop: CancellationToken,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -36,7 +35,7 @@ thread_local! {
 }
 
 impl Workers {
-    /// Starts `count` workers.
+    /// Starts `count` workers, at least one.
     pub fn start(count: usize) -> std::io::Result<Self> {
         let stop = CancellationToken::new();
         let mut workers = Vec::with_capacity(count);
@@ -51,18 +50,18 @@ impl Workers {
             let thread = std::thread::Builder::new().name(format!("worker-{index}")).spawn(move || {
                 CURRENT.set(Some(index));
                 runtime.block_on(stopped);
-                // Whatever is still there has had its time to end.
+                // Drops the remaining tasks: the drain of the node has already waited for them.
                 runtime.shutdown_background();
             })?;
             threads.push(thread);
         }
-        let (turn, connections) = (AtomicUsize::new(0), TaskTracker::new());
-        Ok(Self { workers, turn, connections, stop, threads: Mutex::new(threads) })
+        let (next_worker, connections) = (AtomicUsize::new(0), TaskTracker::new());
+        Ok(Self { workers, next_worker, connections, stop, threads: Mutex::new(threads) })
     }
 
-    /// Runs a connection on the next worker in turn.
+    /// Runs a connection on the next worker (round robin).
     pub fn spawn_connection(&self, connection: impl Future<Output = ()> + Send + 'static) {
-        let index = self.turn.fetch_add(1, Ordering::Relaxed) % self.workers.len();
+        let index = self.next_worker.fetch_add(1, Ordering::Relaxed) % self.workers.len();
         self.workers[index].handle.spawn(self.connections.track_future(connection));
     }
 
@@ -72,10 +71,10 @@ impl Workers {
         self.connections.wait().await;
     }
 
-    /// Runs a piece of work here if this is a worker without much more to do than the others, else on the
-    /// least busy one.
+    /// Spawns a task on the current worker, or on the least busy one if the current thread is no worker or has too many
+    /// tasks.
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let worker = &self.workers[self.choose()];
+        let worker = &self.workers[self.choose_worker()];
         let tasks = worker.tasks.clone();
         tasks.fetch_add(1, Ordering::Relaxed);
         let guard = TaskGuard(tasks);
@@ -85,8 +84,8 @@ impl Workers {
         });
     }
 
-    /// Runs a piece of work on a worker and gives its result; `None` if the workers stopped meanwhile.
-    /// Dropping the future does not end the work.
+    /// Runs a future on a worker and returns its result; `None` if the workers stopped before it had ended. Dropping the
+    /// returned future does not cancel the work.
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
@@ -98,7 +97,7 @@ impl Workers {
         done.await.ok()
     }
 
-    /// Ends the workers with all that they still do. Blocks until they have.
+    /// Stops the workers and drops their tasks. Blocks until the threads have ended.
     pub fn stop(&self) {
         self.stop.cancel();
         for thread in self.threads.lock().drain(..) {
@@ -106,7 +105,7 @@ impl Workers {
         }
     }
 
-    fn choose(&self) -> usize {
+    fn choose_worker(&self) -> usize {
         let load = |index: usize| self.workers[index].tasks.load(Ordering::Relaxed);
         let least = (0..self.workers.len()).min_by_key(|index| load(*index)).unwrap_or(0);
         match CURRENT.get() {

@@ -73,7 +73,7 @@ fn document(spans: &[TraceSpan]) -> Value {
     let text = |key: &str, value: &str| json!({"key": key, "value": {"stringValue": value}});
     let number = |key: &str, value: u64| json!({"key": key, "value": {"intValue": value.to_string()}});
     let span = |span: &TraceSpan| {
-        let [queue, start, execution, state] = span.parts_us;
+        let [queue, start, execution, state] = span.phases_us;
         let mut attributes = vec![
             text("edgefaas.kind", span.kind.word()),
             text("edgefaas.id", &span.id),

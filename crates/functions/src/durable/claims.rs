@@ -1,10 +1,10 @@
-//! First uses of idempotency keys that are not in the store yet.
+//! Claims of idempotency keys: a request claims its key until its invocation is in the store.
 //!
-//! A key is looked up in the store without a lock: [`Claims::begin`] registers the look, [`Look::settle`] decides with
-//! what was read. A claim that was made and released between the two changes what the store says, so that the look is
-//! repeated then; only claims of the same key can cause that.
+//! The store is read without a lock: [`Claims::begin`] registers the lookup, and [`KeyLookup::settle`] decides with the
+//! result. If another claim of the same key was made and released between the two, the result may be outdated, so the
+//! caller has to read the store again.
 //!
-//! A repetition of a claimed request waits for the first one: [`Claims::progress`] says what to wait for.
+//! A repetition of a claimed request waits for the first one: see [`Claims::progress`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use edgefaas_broker::Ticket;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::record::{Digest, Reserved};
+use super::invocation_records::{Digest, Reserved};
 
 /// Claims by key.
 #[derive(Debug, Default)]
@@ -21,33 +21,34 @@ pub(super) struct Claims {
     keys: Mutex<HashMap<Digest, Entry>>,
 }
 
-/// A key that is claimed, or that somebody looks up.
+/// A key that is claimed, or that a request is looking up.
 #[derive(Debug, Default)]
 struct Entry {
     claimed: Option<Claimed>,
-    looks: u32,
-    /// Claims released while a look was registered.
+    /// Number of registered lookups.
+    lookups: u32,
+    /// Number of claims that were released while a lookup was registered.
     released: u64,
 }
 
-/// The claim of a key. The receivers of `waiters` end when the ticket is known and when the claim is released.
+/// The claim of a key. The senders in `waiters` are dropped when the ticket is known and when the claim is released.
 #[derive(Debug)]
 struct Claimed {
     reserved: Reserved,
-    /// When the invocation is on the disk, once that is known.
+    /// The ticket of the broker's write-ahead log, once the invocation was handed to its writer.
     ticket: Option<Ticket>,
     waiters: Vec<oneshot::Sender<()>>,
 }
 
-/// How far the invocation of a claimed key is.
+/// The progress of storing the invocation of a claimed key.
 pub(super) enum Progress {
-    /// It is on the disk when this ticket is durable.
+    /// The invocation is on the disk when this ticket is durable.
     At(Ticket),
-    /// It is not handed to the writer yet: the receiver ends when it is, and when the claim is released.
+    /// The invocation was not handed to the writer yet. The receiver completes when it was, or when the claim was released.
     Before(oneshot::Receiver<()>),
 }
 
-/// The first use of an idempotency key, until it is on the disk.
+/// The claim of an idempotency key, held until the invocation is on the disk. Dropping it releases the key.
 #[derive(Debug)]
 pub struct KeyClaim {
     claims: Arc<Claims>,
@@ -55,41 +56,41 @@ pub struct KeyClaim {
     pub(super) reserved: Reserved,
 }
 
-/// A look at the store for a key that nobody has claimed.
-pub(super) struct Look {
+/// A registered lookup of a key that is not claimed.
+pub(super) struct KeyLookup {
     claims: Arc<Claims>,
     key: Digest,
     seen_released: u64,
 }
 
-/// The result of a look.
+/// The result of [`KeyLookup::settle`].
 pub(super) enum Settled {
-    /// The key is this caller's.
+    /// The caller has claimed the key.
     Claimed(KeyClaim),
-    /// The key belongs to this request.
+    /// The key belongs to this earlier request.
     Known(Reserved),
-    /// A claim of the key was released meanwhile: the store has to be read again.
-    Again(Look),
+    /// A claim of the key was released since the lookup began: the caller has to read the store again.
+    Again(KeyLookup),
 }
 
 impl Claims {
-    /// The claim of a key, or a look if there is none.
-    pub fn begin(self: &Arc<Self>, key: Digest) -> Result<Look, Reserved> {
+    /// Registers a lookup of a key. `Err` with the request that has claimed the key, if one has.
+    pub fn begin(self: &Arc<Self>, key: Digest) -> Result<KeyLookup, Reserved> {
         let mut keys = self.keys.lock();
         let entry = keys.entry(key).or_default();
         if let Some(claimed) = &entry.claimed {
             return Err(claimed.reserved);
         }
-        entry.looks += 1;
-        Ok(Look { claims: self.clone(), key, seen_released: entry.released })
+        entry.lookups += 1;
+        Ok(KeyLookup { claims: self.clone(), key, seen_released: entry.released })
     }
 
-    /// Whether an invocation's key is claimed.
+    /// True if an invocation has claimed a key.
     pub fn has_invocation(&self, id: u128) -> bool {
         self.keys.lock().values_mut().any(|entry| entry.claim_of(id).is_some())
     }
 
-    /// How far the invocation is whose key is claimed; `None` if no claim is its.
+    /// The progress of storing an invocation; `None` if it has claimed no key.
     pub fn progress(&self, id: u128) -> Option<Progress> {
         let mut keys = self.keys.lock();
         let claimed = keys.values_mut().find_map(|entry| entry.claim_of(id))?;
@@ -99,7 +100,7 @@ impl Claims {
         })
     }
 
-    /// Completes when no claim is this invocation's.
+    /// Completes when this invocation has no claim.
     pub async fn released(&self, id: u128) {
         loop {
             let wait =
@@ -127,7 +128,7 @@ impl Claimed {
 }
 
 impl KeyClaim {
-    /// The invocation is on the disk when `ticket` is durable.
+    /// Sets the ticket: the invocation is on the disk when it is durable. Wakes the waiters.
     pub(super) fn recorded(&self, ticket: Ticket) {
         let mut keys = self.claims.keys.lock();
         if let Some(claimed) = keys.get_mut(&self.key).and_then(|entry| entry.claimed.as_mut()) {
@@ -137,13 +138,13 @@ impl KeyClaim {
     }
 }
 
-impl Look {
-    /// Decides: `stored` is what the store has for the key, `wanted` claims it if that is nothing.
-    pub fn settle(mut self, stored: Option<Reserved>, wanted: Reserved) -> Settled {
+impl KeyLookup {
+    /// Ends the lookup. `stored` is the record in the store; if there is none, `new` claims the key.
+    pub fn settle(mut self, stored: Option<Reserved>, new: Reserved) -> Settled {
         let claims = self.claims.clone();
         let mut keys = claims.keys.lock();
         let Some(entry) = keys.get_mut(&self.key) else {
-            // A look keeps its entry.
+            // Unreachable: an entry is not removed while a lookup is registered.
             drop(keys);
             return Settled::Again(self);
         };
@@ -160,8 +161,8 @@ impl Look {
         let settled = match stored {
             Some(stored) => Settled::Known(stored),
             None => {
-                entry.claimed = Some(Claimed { reserved: wanted, ticket: None, waiters: Vec::new() });
-                Settled::Claimed(KeyClaim { claims: claims.clone(), key: self.key, reserved: wanted })
+                entry.claimed = Some(Claimed { reserved: new, ticket: None, waiters: Vec::new() });
+                Settled::Claimed(KeyClaim { claims: claims.clone(), key: self.key, reserved: new })
             }
         };
         drop(keys);
@@ -169,12 +170,12 @@ impl Look {
     }
 }
 
-impl Drop for Look {
+impl Drop for KeyLookup {
     fn drop(&mut self) {
         let mut keys = self.claims.keys.lock();
         if let Some(entry) = keys.get_mut(&self.key) {
-            entry.looks -= 1;
-            if entry.looks == 0 && entry.claimed.is_none() {
+            entry.lookups -= 1;
+            if entry.lookups == 0 && entry.claimed.is_none() {
                 keys.remove(&self.key);
             }
         }
@@ -187,7 +188,7 @@ impl Drop for KeyClaim {
         if let Some(entry) = keys.get_mut(&self.key) {
             entry.claimed = None;
             entry.released += 1;
-            if entry.looks == 0 {
+            if entry.lookups == 0 {
                 keys.remove(&self.key);
             }
         }
@@ -206,19 +207,21 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_that_was_released_during_a_look_has_the_store_read_again() {
+    fn a_lookup_is_repeated_if_a_claim_was_released_during_it() {
         let claims = Arc::<Claims>::default();
         let key = Digest::default();
-        let slow = claims.begin(key).expect("nobody has claimed it");
-        // Meanwhile another one claims the key, is stored and releases it.
-        let quick = claims.begin(key).expect("a look is no claim");
-        let Settled::Claimed(claim) = quick.settle(None, reserved(1)) else { panic!("it is free") };
-        assert_eq!(claims.begin(key).err().expect("it is claimed").id, 1);
+        let slow = claims.begin(key).expect("the key is not claimed");
+        // Another request claims the key, is stored and releases the claim.
+        let quick = claims.begin(key).expect("a lookup is not a claim");
+        let Settled::Claimed(claim) = quick.settle(None, reserved(1)) else { panic!("the key is free") };
+        assert_eq!(claims.begin(key).err().expect("the key is claimed").id, 1);
         drop(claim);
-        // What the slow one has read of the store is outdated.
-        let Settled::Again(slow) = slow.settle(None, reserved(2)) else { panic!("it has to read again") };
+        // The slow request read the store before that.
+        let Settled::Again(slow) = slow.settle(None, reserved(2)) else {
+            panic!("the result of the lookup is outdated")
+        };
         let Settled::Known(known) = slow.settle(Some(reserved(1)), reserved(2)) else {
-            panic!("it is known")
+            panic!("the key is in the store")
         };
         assert_eq!(known.id, 1);
         assert!(claims.keys.lock().is_empty());
@@ -227,45 +230,45 @@ mod tests {
     #[tokio::test]
     async fn a_repetition_waits_until_the_claim_is_released() {
         let claims = Arc::<Claims>::default();
-        let look = claims.begin([1; 16]).expect("nobody has claimed it");
-        let Settled::Claimed(claim) = look.settle(None, reserved(1)) else { panic!("it is free") };
-        let Some(Progress::Before(wait)) = claims.progress(1) else { panic!("it is claimed") };
+        let lookup = claims.begin([1; 16]).expect("the key is not claimed");
+        let Settled::Claimed(claim) = lookup.settle(None, reserved(1)) else { panic!("the key is free") };
+        let Some(Progress::Before(wait)) = claims.progress(1) else { panic!("the key is claimed") };
         assert!(claims.progress(2).is_none());
         let released = tokio::spawn({
             let claims = claims.clone();
             async move { claims.released(1).await }
         });
         drop(claim);
-        assert!(wait.await.is_err(), "nothing is sent");
+        assert!(wait.await.is_err(), "the sender is dropped");
         released.await.unwrap();
         assert!(claims.progress(1).is_none());
     }
 
-    /// Threads that read a store which is slower than everything else: each key is given to one request.
+    /// Several threads claim the same keys. The store is slower than the claims.
     #[test]
-    fn one_of_many_gets_a_key_however_slow_the_store_is() {
+    fn one_of_many_requests_gets_a_key_if_the_store_is_slow() {
         const THREADS: u128 = 8;
         const KEYS: u8 = 50;
         let claims = Arc::<Claims>::default();
         let store = Mutex::<HashMap<Digest, Reserved>>::default();
         let first = Mutex::<HashMap<Digest, Vec<u128>>>::default();
-        let together = Barrier::new(THREADS as usize);
+        let barrier = Barrier::new(THREADS as usize);
         std::thread::scope(|scope| {
             for thread in 0..THREADS {
-                let (claims, store, first, together) = (&claims, &store, &first, &together);
+                let (claims, store, first, barrier) = (&claims, &store, &first, &barrier);
                 scope.spawn(move || {
                     for number in 0..KEYS {
-                        together.wait();
+                        barrier.wait();
                         let key = [number; size_of::<Digest>()];
-                        let mut look = match claims.begin(key) {
-                            Ok(look) => look,
+                        let mut lookup = match claims.begin(key) {
+                            Ok(lookup) => lookup,
                             Err(_) => continue,
                         };
                         loop {
                             let stored = store.lock().get(&key).copied();
                             std::thread::yield_now();
-                            match look.settle(stored, reserved(thread)) {
-                                Settled::Again(again) => look = again,
+                            match lookup.settle(stored, reserved(thread)) {
+                                Settled::Again(again) => lookup = again,
                                 Settled::Known(_) => break,
                                 Settled::Claimed(claim) => {
                                     first.lock().entry(key).or_default().push(thread);

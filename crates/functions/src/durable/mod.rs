@@ -1,20 +1,21 @@
-//! Durable invocations: those that are on the disk from before somebody is told so until they have ended.
+//! Durable invocations: the node stores them before it accepts them, and attempts them at least once.
 //!
 //! ```text
-//! accepted --> pending --> running --> state, outcome, outgoing messages; pending no more   (one batch)
+//! accepted --> pending --> running --> changes, outcome, outgoing messages; no longer pending (one batch)
 //!  (on disk)     ^            |                                      |
 //!                +-- retry ---+ failed --> dead letter, outcome      +--> each message is published and
 //!                  (on disk)               (one batch)                    deleted (one batch)
 //! ```
 //!
-//! [`record`] says what is on the disk, [`lane`] what runs next, [`runner`] runs it, [`claims`] has idempotency keys, and here
-//! is what is accepted and what is remembered of it. Memory holds a few words about each pending invocation; what it is to do is read when it has
-//! its turn. A pending invocation that was cut off, by `kill -9` or a power cut, runs again at the next start. Since
-//! nothing of it was committed, its effects are there once.
+//! [`invocation_records`] has the on-disk format, [`function_queue`] the order in which invocations run, [`runner`] the
+//! attempts, and [`claims`] the idempotency keys. This module accepts invocations and keeps their outcomes. Memory holds a few
+//! words for each pending invocation; its event is cached if it fits, and otherwise read from the disk when it runs. If a
+//! crash interrupts an attempt, the invocation runs again after the next start. The interrupted attempt has committed
+//! nothing, so its effects are applied once.
 
 mod claims;
-mod lane;
-mod record;
+mod function_queue;
+mod invocation_records;
 mod runner;
 
 use std::collections::HashMap;
@@ -27,9 +28,9 @@ use edgefaas_broker::{Broker, Ticket};
 use edgefaas_manifest::{QueueOrder, WhenFull};
 use edgefaas_platform::Clock;
 use edgefaas_state::store::{Batch, CommitError, Store, StoreError};
-use lane::Lane;
+use function_queue::FunctionQueue;
+use invocation_records::{Expiry, Known, Pending, Reserved};
 use parking_lot::Mutex;
-use record::{Expiry, Known, Pending, Reserved};
 use tokio::sync::{Notify, oneshot};
 use ulid::Ulid;
 
@@ -41,108 +42,108 @@ use crate::records::{self, PAGE_ENTRIES, Records};
 use crate::registry::{LiveFunction, Registry};
 use crate::workers::Workers;
 pub use claims::KeyClaim;
-pub use record::{AnswerTo, Digest, Keep, KnownState, StoredOutcome};
+pub use invocation_records::{AnswerTo, Digest, Keep, KnownState, StoredOutcome};
 pub use runner::{Accepted, Durable};
 
-/// How long outcomes are kept, and how many.
+/// Limits of kept outcomes and cached invocations.
 #[derive(Debug, Clone, Copy)]
 pub struct KeepLimits {
-    /// The longest time.
+    /// How long an outcome is kept.
     pub time: Duration,
-    /// Outcomes.
+    /// Maximum number of kept outcomes.
     pub count: u64,
-    /// Bytes of them.
+    /// Maximum size of kept outcomes, in bytes.
     pub bytes: u64,
-    /// Bytes of pending invocations that are remembered from their acceptance, and not read again from the disk.
+    /// Maximum size of cached pending invocations, in bytes. Others are read from the disk when they run.
     pub memory_bytes: usize,
 }
 
 /// The figures of durable invocations.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DurableReading {
-    /// Accepted and not ended.
+    /// Accepted invocations that have not ended, and reserved slots.
     pub pending: u64,
-    /// Outcomes that may be asked for.
+    /// Number of kept outcomes.
     pub kept: u64,
-    /// Bytes of them.
+    /// Size of kept outcomes, in bytes.
     pub kept_bytes: u64,
-    /// Failed runs that were followed by another one.
+    /// Failed attempts that were followed by another one.
     pub retried: u64,
-    /// Given up.
+    /// Invocations that failed permanently.
     pub dead_lettered: u64,
-    /// Given up because newer ones needed their place; part of those given up.
+    /// Part of `dead_lettered`: invocations that were dropped because the queue was full.
     pub dropped: u64,
 }
 
-/// What is known about an invocation that somebody asks for.
+/// The result of a lookup of an invocation.
 #[derive(Debug)]
 pub enum Lookup {
-    /// It has not ended.
-    Pending(Asked),
-    /// It has.
-    Done(Asked, Box<StoredOutcome>),
-    /// It was here, or may have been, and is forgotten.
+    /// The invocation has not ended.
+    Pending(OutcomeAccess),
+    /// The invocation has ended.
+    Done(OutcomeAccess, Box<StoredOutcome>),
+    /// The outcome may have existed and has expired.
     Gone,
-    /// It was never here.
+    /// No invocation with this id was accepted, or its outcome is not kept.
     Unknown,
 }
 
-/// Whose invocation it is, and who may ask.
+/// The function of an invocation, and the authentication that a request for its outcome needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
-    /// The function.
+pub struct OutcomeAccess {
+    /// The name of the function.
     pub function: String,
     /// See [`Keep::auth`].
     pub auth: Option<u8>,
 }
 
-/// What becomes of a request with an idempotency key.
+/// The result of claiming an idempotency key.
 #[derive(Debug)]
 pub enum Claim {
-    /// It is the first one.
+    /// The key is new.
     New(KeyClaim),
-    /// It was there before: this is its invocation.
+    /// An earlier request with the same digest has used the key: the id of its invocation.
     Known(Ulid),
-    /// The key was used for something else.
+    /// A request with another digest has used the key.
     Conflict,
 }
 
-/// There is no room for one more, and what the function's manifest says about that.
+/// The queue of a function or the disk is full.
 #[derive(Debug)]
 pub struct NoRoom {
-    /// What to do.
+    /// The policy in the function's manifest.
     pub when_full: WhenFull,
-    /// Notified when there is room.
+    /// Notified when a slot becomes free.
     pub room: Arc<Notify>,
 }
 
-/// A place in a function's queue that is promised; given back when it is dropped.
+/// A reserved slot in the queue of a function. Dropping it releases the slot.
 pub struct Slot {
     queue: Arc<DurableQueue>,
     function: Arc<str>,
-    // It has become the place of an invocation.
-    taken: bool,
+    // True once an invocation was inserted into the slot.
+    is_used: bool,
 }
 
-/// An invocation that is to be stored: what to store, and what follows.
+/// An invocation that is ready to be stored.
 pub struct Acceptance {
     slot: Slot,
     sequence: u64,
     pending: Pending,
     claim: Option<KeyClaim>,
-    /// Of the entries.
+    /// Size of `entries`.
     bytes: usize,
     /// Keys and values to store in one batch.
     pub entries: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// What is remembered of a pending invocation.
-struct Memory {
-    /// Until then nothing of it may be committed: it might turn out never to have been accepted.
+/// The cached part of a pending invocation.
+struct CachedPending {
+    /// Until the ticket is durable, no effects may be committed: the store may still refuse the invocation.
     ticket: Option<Ticket>,
     pending: Option<Box<Pending>>,
     bytes: usize,
-    /// Given up only once it can be read back.
+    /// Released once the record of the key is in the store.
     claim: Option<KeyClaim>,
 }
 
@@ -159,51 +160,53 @@ pub struct DurableQueue {
     drain: Arc<Drain>,
     clock: Clock,
     limits: KeepLimits,
-    lanes: Mutex<HashMap<Arc<str>, Lane<Memory>>>,
+    /// By function.
+    queues: Mutex<HashMap<Arc<str>, FunctionQueue<CachedPending>>>,
+    /// The next sequence number.
     sequence: AtomicU64,
-    /// What has a lower number was left by an earlier run of the node.
+    /// Invocations with lower sequence numbers were accepted by an earlier incarnation of the node.
     first_sequence: AtomicU64,
     memory_bytes: AtomicUsize,
     claims: Arc<Claims>,
     waiters: Mutex<HashMap<Ulid, Vec<oneshot::Sender<()>>>>,
-    /// Something is due earlier than the timer knows.
-    timer: Notify,
+    /// Wakes [`DurableQueue::run`] before its timer.
+    wake: Notify,
     kept: AtomicU64,
     kept_bytes: AtomicU64,
-    /// Outcomes of invocations up to this time were forgotten before theirs.
-    forgotten_unix_ms: AtomicU64,
+    /// Outcomes of invocations with ids up to this time may have been removed because of [`KeepLimits`].
+    removed_unix_ms: AtomicU64,
     retried: AtomicU64,
     dead_lettered: AtomicU64,
     dropped: AtomicU64,
 }
 
-/// The parts that the durable queue works with.
+/// Parts of the node that the durable queue uses.
 pub struct DurableParts {
     /// Runs invocations.
     pub invoker: Arc<Invoker>,
-    /// Publishes their messages.
+    /// Publishes the messages of invocations.
     pub publisher: Arc<Publisher>,
-    /// Functions that are deployed.
+    /// The deployed functions.
     pub registry: Arc<Registry>,
-    /// Says when a message is stored that carries an invocation.
+    /// Its write-ahead log stores invocations that MQTT messages trigger.
     pub broker: Broker,
-    /// Where invocations are kept.
+    /// Stores invocations and outcomes.
     pub store: Arc<Store>,
-    /// Where attempts are logged.
+    /// The logs of functions.
     pub logs: Arc<Logs>,
-    /// Where invocations run.
+    /// The threads on which invocations run.
     pub workers: Arc<Workers>,
-    /// Starts nothing while the node stops.
+    /// No invocation starts while the node drains.
     pub drain: Arc<Drain>,
     /// The wall clock.
     pub clock: Clock,
 }
 
 impl DurableQueue {
-    /// Reads what is pending. Blocks.
+    /// Reads the pending invocations. Blocks.
     ///
     /// # Errors
-    /// The store can't be read. What is damaged is left out with a warning.
+    /// The store cannot be read. A damaged record is skipped with a warning.
     pub fn open(parts: DurableParts, limits: KeepLimits) -> Result<Self, StoreError> {
         let DurableParts { invoker, publisher, registry, broker, store, logs, workers, drain, clock } =
             parts;
@@ -219,16 +222,16 @@ impl DurableQueue {
             drain,
             clock,
             limits,
-            lanes: Mutex::default(),
+            queues: Mutex::default(),
             sequence: AtomicU64::new(1),
             first_sequence: AtomicU64::new(1),
             memory_bytes: AtomicUsize::new(0),
             claims: Arc::default(),
             waiters: Mutex::default(),
-            timer: Notify::new(),
+            wake: Notify::new(),
             kept: AtomicU64::new(0),
             kept_bytes: AtomicU64::new(0),
-            forgotten_unix_ms: AtomicU64::new(0),
+            removed_unix_ms: AtomicU64::new(0),
             retried: AtomicU64::new(0),
             dead_lettered: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
@@ -240,63 +243,64 @@ impl DurableQueue {
     fn load(&self) -> Result<(), StoreError> {
         let (now, now_ms) = (Instant::now(), self.clock.now_unix_ms());
         let mut last = 0;
-        let mut lanes: HashMap<Arc<str>, Lane<Memory>> = HashMap::new();
-        self.records.for_each(record::PENDING, |key, value| {
-            let Some((function, sequence)) = record::parse_pending_key(key) else {
+        let mut queues: HashMap<Arc<str>, FunctionQueue<CachedPending>> = HashMap::new();
+        self.records.for_each(invocation_records::PENDING, |key, value| {
+            let Some((function, sequence)) = invocation_records::parse_pending_key(key) else {
                 return records::warn_damaged("a pending invocation", key, records::Damage::Fields);
             };
             last = last.max(sequence);
             match records::decode::<Pending>(value) {
                 Ok(pending) => {
                     let wait = Duration::from_millis(pending.due_unix_ms.saturating_sub(now_ms));
-                    // No wait is longer than the longest that a manifest may ask for, whatever the clock did.
+                    // At most the maximum wait of a manifest, in case the clock was set back.
                     let wait = wait.min(Duration::from_secs(24 * 3600));
                     let due = (!wait.is_zero()).then(|| now + wait);
-                    let lane = match lanes.get_mut(function) {
-                        Some(lane) => lane,
-                        None => lanes.entry(function.into()).or_default(),
+                    let queue = match queues.get_mut(function) {
+                        Some(queue) => queue,
+                        None => queues.entry(function.into()).or_default(),
                     };
-                    lane.insert(sequence, pending.order_key, due, None);
+                    queue.insert(sequence, pending.order_key, due, None);
                 }
                 Err(damage) => {
                     tracing::warn!(function, sequence, %damage, "a pending invocation is lost: its record is damaged");
                 }
             }
         })?;
-        *self.lanes.lock() = lanes;
-        self.records.for_each(record::EXPIRY, |key, value| match records::decode::<Expiry>(value) {
-            Ok(expiry) => {
-                self.kept.fetch_add(1, Ordering::Relaxed);
-                self.kept_bytes.fetch_add(expiry.bytes.into(), Ordering::Relaxed);
+        *self.queues.lock() = queues;
+        self.records.for_each(invocation_records::EXPIRY, |key, value| {
+            match records::decode::<Expiry>(value) {
+                Ok(expiry) => {
+                    self.kept.fetch_add(1, Ordering::Relaxed);
+                    self.kept_bytes.fetch_add(expiry.bytes.into(), Ordering::Relaxed);
+                }
+                Err(damage) => records::warn_damaged("the expiry of an outcome", key, damage),
             }
-            Err(damage) => records::warn_damaged("the expiry of an outcome", key, damage),
         })?;
         self.sequence.store(last + 1, Ordering::Relaxed);
         self.first_sequence.store(last + 1, Ordering::Relaxed);
         Ok(())
     }
 
-    /// A place for one more invocation, at once.
+    /// Reserves a slot for an invocation. Does not wait.
     ///
     /// # Errors
-    /// There is none: as many are pending as may run and wait.
+    /// The queue is full: `queue.capacity + concurrency` invocations are pending. With `drop_oldest` a queue is never full.
     pub fn reserve(self: &Arc<Self>, function: &LiveFunction) -> Result<Slot, NoRoom> {
-        let queue = function.spec.limits.queue;
-        let most = queue.capacity as usize + function.spec.limits.concurrency as usize;
-        let mut lanes = self.lanes.lock();
-        let lane = lanes.entry(function.name.clone()).or_default();
-        // The oldest goes when the new one has come.
-        if lane.len() >= most && queue.when_full != WhenFull::DropOldest {
-            return Err(NoRoom { when_full: queue.when_full, room: lane.room().clone() });
+        let (max_pending, when_full) = (max_pending(function), function.spec.limits.queue.when_full);
+        let mut queues = self.queues.lock();
+        let queue = queues.entry(function.name.clone()).or_default();
+        // With `DropOldest` the oldest invocation is evicted when the new one was accepted.
+        if queue.len() >= max_pending && when_full != WhenFull::DropOldest {
+            return Err(NoRoom { when_full, room: queue.room().clone() });
         }
-        lane.promise();
-        Ok(Slot { queue: self.clone(), function: function.name.clone(), taken: false })
+        queue.reserve();
+        Ok(Slot { queue: self.clone(), function: function.name.clone(), is_used: false })
     }
 
-    /// The same for an invocation that takes so many bytes on the disk: there is no place either while that is full.
+    /// Reserves a slot for an invocation that has `bytes` on the disk. Does not wait.
     ///
     /// # Errors
-    /// There is none.
+    /// The queue of the function or the disk is full.
     pub fn reserve_for(self: &Arc<Self>, function: &LiveFunction, bytes: usize) -> Result<Slot, NoRoom> {
         let slot = self.reserve(function)?;
         if self.disk_full(bytes).is_some() {
@@ -306,53 +310,56 @@ impl DurableQueue {
         Ok(slot)
     }
 
-    /// Why so many bytes cannot be kept on the disk now, if so.
+    /// The error if the disk has no room for `bytes` now.
     pub fn disk_full(&self, bytes: usize) -> Option<CommitError> {
         (!self.broker.wal().has_room(bytes)).then(|| self.store.committer().disk_full())
     }
 
-    /// What a request with an idempotency key comes to. `request` stands for all that has to be the same.
+    /// Claims an idempotency key for invocation `id`. `request` is the digest of everything that a repetition has to have in
+    /// common.
     ///
     /// # Errors
-    /// The store can't be read.
+    /// The store cannot be read.
     pub fn claim(self: &Arc<Self>, key: Digest, request: Digest, id: Ulid) -> Result<Claim, StoreError> {
-        let of = |reserved: Reserved| match reserved.request == request {
+        let used_by = |reserved: Reserved| match reserved.request == request {
             true => Claim::Known(Ulid(reserved.id)),
             false => Claim::Conflict,
         };
-        let mut look = match self.claims.begin(key) {
-            Ok(look) => look,
-            Err(claimed) => return Ok(of(claimed)),
+        let mut lookup = match self.claims.begin(key) {
+            Ok(lookup) => lookup,
+            Err(claimed) => return Ok(used_by(claimed)),
         };
         loop {
-            match look.settle(self.stored_claim(key), Reserved { id: id.0, request }) {
+            match lookup.settle(self.stored_claim(key), Reserved { id: id.0, request }) {
                 Settled::Claimed(claim) => return Ok(Claim::New(claim)),
-                Settled::Known(known) => return Ok(of(known)),
-                Settled::Again(again) => look = again,
+                Settled::Known(known) => return Ok(used_by(known)),
+                Settled::Again(again) => lookup = again,
             }
         }
     }
 
-    /// What the store has for an idempotency key.
+    /// The stored use of an idempotency key.
     fn stored_claim(&self, key: Digest) -> Option<Reserved> {
-        let stored: Option<Reserved> =
-            self.records.get("an idempotency key", &record::reserved_key(&key)).unwrap_or_else(|error| {
-                tracing::warn!(%error, "an idempotency key is forgotten");
+        let stored: Option<Reserved> = self
+            .records
+            .get("an idempotency key", &invocation_records::reserved_key(&key))
+            .unwrap_or_else(|error| {
+                tracing::warn!(%error, "ignored a damaged idempotency key");
                 None
             });
-        // Without its invocation it stands for nothing any more.
+        // If the invocation does not exist or its outcome has expired, the key is free again.
         stored.filter(|stored| {
             matches!(self.lookup(Ulid(stored.id)), Ok(Lookup::Pending(_) | Lookup::Done(..)))
         })
     }
 
-    /// True while an invocation with an idempotency key is in flight to the disk.
+    /// True while an invocation with an idempotency key is being stored.
     pub fn is_claimed(&self, id: Ulid) -> bool {
         self.claims.has_invocation(id.0)
     }
 
-    /// Completes when the first invocation with an idempotency key is on the disk, and when it could not be stored.
-    /// [`lookup`](Self::lookup) tells the two apart.
+    /// Completes when an invocation with an idempotency key was stored, or when storing it failed.
+    /// [`lookup`](Self::lookup) gives the result.
     pub async fn settled(&self, id: Ulid) {
         while let Some(progress) = self.claims.progress(id.0) {
             match progress {
@@ -364,22 +371,23 @@ impl DurableQueue {
         }
     }
 
-    /// What is known about an invocation.
+    /// Looks up an invocation whose outcome is kept.
     ///
     /// # Errors
-    /// The store can't be read.
+    /// The store cannot be read.
     pub fn lookup(&self, id: Ulid) -> Result<Lookup, StoreError> {
         match self.lookup_once(id)? {
-            // One of an earlier run may have ended between the look at the store and the look at what is pending.
+            // An invocation may have ended between the read of the store and the check of the queue.
             Lookup::Gone => self.lookup_once(id),
             found => Ok(found),
         }
     }
 
     fn lookup_once(&self, id: Ulid) -> Result<Lookup, StoreError> {
-        let known: Option<Known> = match self.records.get("an outcome", &record::known_key(id)) {
+        let known: Option<Known> = match self.records.get("an outcome", &invocation_records::known_key(id))
+        {
             Err(StoreError::Damaged { what, reason }) => {
-                tracing::warn!(%id, what, reason, "an outcome is lost");
+                tracing::warn!(%id, what, reason, "an outcome is lost: its record is damaged");
                 return Ok(Lookup::Gone);
             }
             other => other?,
@@ -387,42 +395,43 @@ impl DurableQueue {
         let Some(Known { function, auth, state }) = known else {
             let (made, now) = (id.timestamp_ms(), self.clock.now_unix_ms());
             let kept_since = now.saturating_sub(self.limits.time.as_millis() as u64);
-            let gone = made <= kept_since || made <= self.forgotten_unix_ms.load(Ordering::Relaxed);
+            let gone = made <= kept_since || made <= self.removed_unix_ms.load(Ordering::Relaxed);
             return Ok(if gone { Lookup::Gone } else { Lookup::Unknown });
         };
         Ok(match state {
-            KnownState::Done(outcome) => Lookup::Done(Asked { function, auth }, Box::new(outcome)),
+            KnownState::Done(outcome) => Lookup::Done(OutcomeAccess { function, auth }, Box::new(outcome)),
             KnownState::Pending(sequence) => {
-                // One of this run that has no place is about to get it, or could not be ended on a failed store.
+                // An invocation of this incarnation may not be in its queue yet, or a failed store kept it from ending.
                 let pending = sequence >= self.first_sequence.load(Ordering::Relaxed)
-                    || self.lanes.lock().get(&*function).is_some_and(|lane| lane.contains(sequence));
-                if pending { Lookup::Pending(Asked { function, auth }) } else { Lookup::Gone }
+                    || self.queues.lock().get(&*function).is_some_and(|queue| queue.contains(sequence));
+                if pending { Lookup::Pending(OutcomeAccess { function, auth }) } else { Lookup::Gone }
             }
         })
     }
 
-    /// Where the answer of a pending invocation goes, if it is on the disk already and has one.
+    /// The destination of the answer of a pending invocation; `None` if it is not on the disk or has no answer.
     pub fn answer_to(&self, id: Ulid) -> Option<AnswerTo> {
-        let known: Known = self.records.get("an outcome", &record::known_key(id)).ok()??;
+        let known: Known = self.records.get("an outcome", &invocation_records::known_key(id)).ok()??;
         let KnownState::Pending(sequence) = known.state else { return None };
-        let key = record::pending_key(&known.function, sequence);
+        let key = invocation_records::pending_key(&known.function, sequence);
         let pending: Pending = self.records.get("a pending invocation", &key).ok()??;
         pending.answer
     }
 
-    /// Completes when an invocation has ended. To be called before it is looked up whether it has.
+    /// A receiver that completes when an invocation ends. Call it before [`lookup`](Self::lookup), so that an end between the
+    /// two calls is not missed.
     pub fn ended(&self, id: Ulid) -> oneshot::Receiver<()> {
-        let (tell, told) = oneshot::channel();
+        let (waiter, ended) = oneshot::channel();
         let mut waiters = self.waiters.lock();
         let waiting = waiters.entry(id).or_default();
-        waiting.retain(|tell| !tell.is_closed());
-        waiting.push(tell);
-        told
+        waiting.retain(|waiter| !waiter.is_closed());
+        waiting.push(waiter);
+        ended
     }
 
-    fn tell_ended(&self, id: Ulid) {
-        for tell in self.waiters.lock().remove(&id).unwrap_or_default() {
-            let _ = tell.send(());
+    fn notify_ended(&self, id: Ulid) {
+        for waiter in self.waiters.lock().remove(&id).unwrap_or_default() {
+            let _ = waiter.send(());
         }
     }
 
@@ -430,50 +439,56 @@ impl DurableQueue {
         self.sequence.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Makes an invocation ready to be stored.
+    /// Encodes the records of an invocation.
     fn prepare_pending(&self, slot: Slot, pending: Pending, claim: Option<KeyClaim>) -> Acceptance {
         let sequence = self.next_sequence();
-        let mut entries = vec![(record::pending_key(&slot.function, sequence), records::encode(&pending))];
+        let mut entries =
+            vec![(invocation_records::pending_key(&slot.function, sequence), records::encode(&pending))];
         if let Some(keep) = &pending.keep {
             let state = KnownState::Pending(sequence);
             let known = Known { function: slot.function.to_string(), auth: keep.auth, state };
-            entries.push((record::known_key(Ulid(pending.id)), records::encode(&known)));
+            entries.push((invocation_records::known_key(Ulid(pending.id)), records::encode(&known)));
         }
         if let Some(claim) = &claim {
-            entries.push((record::reserved_key(&claim.key), records::encode(&claim.reserved)));
+            entries.push((invocation_records::reserved_key(&claim.key), records::encode(&claim.reserved)));
         }
         let bytes = entries.iter().map(|(key, value)| key.len() + value.len()).sum();
         Acceptance { slot, sequence, pending, claim, bytes, entries }
     }
 
-    /// The next pending invocation of a function that may run.
-    fn next(&self, function: &str, most: usize, order: QueueOrder) -> Option<(u64, Option<Memory>)> {
-        let started = self.lanes.lock().get_mut(function)?.start(Instant::now(), most, order)?;
-        if let Some(memory) = &started.1 {
-            self.memory_bytes.fetch_sub(memory.bytes, Ordering::Relaxed);
+    /// Starts the next pending invocation of a function, if one is ready and fewer than `max_running` run.
+    fn start_next(
+        &self,
+        function: &str,
+        max_running: usize,
+        order: QueueOrder,
+    ) -> Option<(u64, Option<CachedPending>)> {
+        let started = self.queues.lock().get_mut(function)?.start(Instant::now(), max_running, order)?;
+        if let Some(cached) = &started.1 {
+            self.memory_bytes.fetch_sub(cached.bytes, Ordering::Relaxed);
         }
         Some(started)
     }
 
     fn retry_at(&self, function: &str, sequence: u64, due: Instant) {
-        if let Some(lane) = self.lanes.lock().get_mut(function) {
-            lane.retry(sequence, due);
+        if let Some(queue) = self.queues.lock().get_mut(function) {
+            queue.retry(sequence, due);
         }
-        self.timer.notify_one();
+        self.wake.notify_one();
     }
 
     fn finish(&self, function: &str, sequence: u64) {
-        let memory = self.lanes.lock().get_mut(function).and_then(|lane| lane.finish(sequence));
+        let cached = self.queues.lock().get_mut(function).and_then(|queue| queue.finish(sequence));
         if !self.publisher.is_idle() {
-            // There may be room for what waits to be published.
-            self.timer.notify_one();
+            // The free slot may be room for a waiting message.
+            self.wake.notify_one();
         }
-        if let Some(memory) = memory {
-            self.memory_bytes.fetch_sub(memory.bytes, Ordering::Relaxed);
+        if let Some(cached) = cached {
+            self.memory_bytes.fetch_sub(cached.bytes, Ordering::Relaxed);
         }
     }
 
-    /// Adds to `batch` that an invocation has ended with an outcome that is kept; gives its size.
+    /// Adds the outcome of an ended invocation to `batch`. Returns its size in bytes.
     fn keep(&self, batch: &mut Batch, function: &str, pending: &Pending, outcome: StoredOutcome) -> u64 {
         let id = Ulid(pending.id);
         let keep = pending.keep.unwrap_or_default();
@@ -482,32 +497,36 @@ impl DurableQueue {
         let known = records::encode(&known);
         let bytes = known.len() as u64;
         let expiry = Expiry { bytes: u32::try_from(bytes).unwrap_or(u32::MAX), key: keep.key };
-        self.records.put(batch, record::known_key(id), known);
-        self.records.put(batch, record::expiry_key(self.clock.now_unix_ms(), id), records::encode(&expiry));
+        self.records.put(batch, invocation_records::known_key(id), known);
+        self.records.put(
+            batch,
+            invocation_records::expiry_key(self.clock.now_unix_ms(), id),
+            records::encode(&expiry),
+        );
         bytes
     }
 
     fn kept(&self, bytes: u64) {
         self.kept.fetch_add(1, Ordering::Relaxed);
         self.kept_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if self.is_over() {
-            self.timer.notify_one();
+        if self.is_over_limits() {
+            self.wake.notify_one();
         }
     }
 
-    fn is_over(&self) -> bool {
+    fn is_over_limits(&self) -> bool {
         self.kept.load(Ordering::Relaxed) > self.limits.count
             || self.kept_bytes.load(Ordering::Relaxed) > self.limits.bytes
     }
 
-    /// Forgets outcomes whose time is over, and the oldest of too many; and who waited and has gone away.
-    async fn tidy(&self) -> Result<(), CommitError> {
+    /// Removes expired outcomes, the oldest ones over the limits, and closed waiters.
+    async fn remove_expired(&self) -> Result<(), CommitError> {
         self.waiters.lock().retain(|_, waiting| {
-            waiting.retain(|tell| !tell.is_closed());
+            waiting.retain(|waiter| !waiter.is_closed());
             !waiting.is_empty()
         });
         loop {
-            let page = self.records.page(&[record::EXPIRY], record::EXPIRY);
+            let page = self.records.page(&[invocation_records::EXPIRY], invocation_records::EXPIRY);
             let page = page.map_err(|error| CommitError::Failed((&error).into()))?;
             let kept_since = self.clock.now_unix_ms().saturating_sub(self.limits.time.as_millis() as u64);
             let mut batch = Batch::default();
@@ -517,7 +536,7 @@ impl DurableQueue {
             let full_page = page.len() == PAGE_ENTRIES;
             let mut more = full_page;
             for (key, value) in page {
-                let Some((finished, id)) = record::parse_expiry_key(&key) else { continue };
+                let Some((finished, id)) = invocation_records::parse_expiry_key(&key) else { continue };
                 let over = all - count.min(all) > self.limits.count
                     || all_bytes.saturating_sub(bytes) > self.limits.bytes;
                 if finished > kept_since && !over {
@@ -528,11 +547,11 @@ impl DurableQueue {
                     count += 1;
                     bytes += u64::from(expiry.bytes);
                     if let Some(reserved) = expiry.key {
-                        self.records.delete(&mut batch, record::reserved_key(&reserved));
+                        self.records.delete(&mut batch, invocation_records::reserved_key(&reserved));
                     }
                 }
                 until = until.max(id.timestamp_ms());
-                self.records.delete(&mut batch, record::known_key(id));
+                self.records.delete(&mut batch, invocation_records::known_key(id));
                 self.records.delete(&mut batch, key);
             }
             if batch.is_empty() {
@@ -541,23 +560,23 @@ impl DurableQueue {
             self.store.committer().commit(batch, edgefaas_state::store::Durability::Written).await?;
             self.kept.fetch_sub(count, Ordering::Relaxed);
             self.kept_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            self.forgotten_unix_ms.fetch_max(until, Ordering::Relaxed);
+            self.removed_unix_ms.fetch_max(until, Ordering::Relaxed);
             if !more {
                 return Ok(());
             }
         }
     }
 
-    /// How many invocations of a function are pending.
+    /// Number of pending invocations of a function.
     pub fn pending(&self, function: &str) -> u64 {
-        self.lanes.lock().get(function).map_or(0, |lane| lane.len() as u64)
+        self.queues.lock().get(function).map_or(0, |queue| queue.len() as u64)
     }
 
-    /// The figures of now.
+    /// The current figures.
     pub fn reading(&self) -> DurableReading {
         let get = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
         DurableReading {
-            pending: self.lanes.lock().values().map(|lane| lane.len() as u64).sum(),
+            pending: self.queues.lock().values().map(|queue| queue.len() as u64).sum(),
             kept: get(&self.kept),
             kept_bytes: get(&self.kept_bytes),
             retried: get(&self.retried),
@@ -573,12 +592,12 @@ impl Acceptance {
         &self.slot.function
     }
 
-    /// The invocation is stored, or will be at `ticket`: it has its place in the lane from now on. Gives the oldest one
-    /// if it has to make room.
-    fn accepted(self, ticket: Option<Ticket>, most: usize) -> Option<(u64, Option<Memory>)> {
+    /// Adds the invocation to its queue. It is on the disk, or will be when `ticket` is durable. If the queue then has more
+    /// than `max_pending` invocations, it returns the oldest one, which is evicted.
+    fn accepted(self, ticket: Option<Ticket>, max_pending: usize) -> Option<(u64, Option<CachedPending>)> {
         let Self { mut slot, sequence, pending, claim, bytes, .. } = self;
-        slot.taken = true;
-        // Without a ticket it is on the disk already, and its key with it: the claim ends here.
+        slot.is_used = true;
+        // Without a ticket the invocation and its key are on the disk already, so the claim is released here.
         let claim = claim.zip(ticket).map(|(claim, ticket)| {
             claim.recorded(ticket);
             claim
@@ -593,30 +612,36 @@ impl Acceptance {
             queue.memory_bytes.fetch_sub(bytes, Ordering::Relaxed);
             (None, 0)
         };
-        let mut lanes = queue.lanes.lock();
-        let lane = lanes.entry(slot.function.clone()).or_default();
-        lane.keep_promise(sequence, order_key, Memory { ticket, pending, bytes, claim });
-        let over = lane.len() - lane.leaving() > most;
-        let expelled = over.then(|| lane.expel_oldest()).flatten();
-        drop(lanes);
-        if let Some((_, Some(memory))) = &expelled {
-            queue.memory_bytes.fetch_sub(memory.bytes, Ordering::Relaxed);
+        let mut queues = queue.queues.lock();
+        let of_function = queues.entry(slot.function.clone()).or_default();
+        of_function.insert_reserved(sequence, order_key, CachedPending { ticket, pending, bytes, claim });
+        let is_over = of_function.len() - of_function.evicted() > max_pending;
+        let evicted = is_over.then(|| of_function.evict_oldest()).flatten();
+        drop(queues);
+        if let Some((_, Some(cached))) = &evicted {
+            queue.memory_bytes.fetch_sub(cached.bytes, Ordering::Relaxed);
         }
-        expelled
+        evicted
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if !self.taken
-            && let Some(lane) = self.queue.lanes.lock().get_mut(&self.function)
+        if !self.is_used
+            && let Some(queue) = self.queue.queues.lock().get_mut(&self.function)
         {
-            lane.give_up();
+            queue.release_reserved();
         }
     }
 }
 
-/// A digest over parts, of which none can pass for a piece of another.
+/// The number of invocations of a function that may be pending: those in its queue and those that run.
+fn max_pending(function: &LiveFunction) -> usize {
+    let limits = &function.spec.limits;
+    limits.queue.capacity as usize + limits.concurrency as usize
+}
+
+/// A digest over several parts. Each part is hashed with its length, so that bytes cannot move from one part to another.
 pub fn digest(parts: &[&[u8]]) -> Digest {
     let mut hasher = blake3::Hasher::new();
     for part in parts {

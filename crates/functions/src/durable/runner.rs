@@ -1,4 +1,4 @@
-//! Running what is pending: attempts, waits between them, the end of each, and the messages that follow.
+//! Attempts of pending invocations: start, retry, end, dead letter.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,8 +13,11 @@ use edgefaas_state::store::{Batch, CommitError, Durability};
 use tokio_util::sync::CancellationToken;
 use ulid::Ulid;
 
-use super::record::{self, Pending, StoredOutcome};
-use super::{Acceptance, AnswerTo, Claim, Digest, DurableQueue, Keep, KeyClaim, Memory, Slot};
+use super::invocation_records::{self, Pending, StoredOutcome};
+use super::{
+    Acceptance, AnswerTo, CachedPending, Claim, Digest, DurableQueue, FunctionQueue, Keep, KeyClaim, Slot,
+    max_pending,
+};
 use crate::answer::Answer;
 use crate::dead_letter::{self, DeadLetter};
 use crate::invocation::{Invocation, InvocationError, Outcome, Timing};
@@ -24,43 +27,43 @@ use crate::publisher::{ClientRecord, Outgoing};
 use crate::records;
 use crate::registry::LiveFunction;
 
-/// How long a pending invocation waits that found the node overloaded, which is no attempt.
+/// Wait after the node was overloaded or the disk was full. This does not count as an attempt.
 const OVERLOADED_WAIT: Duration = Duration::from_millis(200);
-/// How long one waits whose function could not be made ready to run, which is no attempt either.
+/// Wait after the program of the function could not be prepared. This does not count as an attempt.
 const NOT_RUNNABLE_WAIT: Duration = Duration::from_secs(1);
-/// Time between two attempts to publish what found no room.
+/// Time between two attempts to publish waiting messages.
 const NO_ROOM_WAIT: Duration = Duration::from_millis(50);
-/// Time between two looks at what is to be forgotten.
-const TIDY_INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two removals of expired outcomes.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How a durable invocation is to be treated.
+/// Options of a durable invocation.
 #[derive(Debug, Default)]
 pub struct Durable {
-    /// Whether the outcome is kept.
+    /// Set if the outcome is kept.
     pub keep: Option<Keep>,
-    /// Those with the same key run one after another.
+    /// Invocations with the same key run one after another.
     pub order_key: Option<u64>,
-    /// Where the answer goes.
+    /// The destination of the answer.
     pub answer: Option<AnswerTo>,
-    /// The idempotency key that is used for the first time.
+    /// The claim of a new idempotency key.
     pub claim: Option<KeyClaim>,
 }
 
-/// What became of a request over HTTP that asked for a durable invocation.
+/// The result of [`DurableQueue::accept`].
 #[derive(Debug)]
 pub enum Accepted {
-    /// It is on the disk, or was there already.
+    /// The id of the invocation, which is stored: the new one, or an earlier one with the same idempotency key.
     As(Ulid),
-    /// Its idempotency key was used for something else.
+    /// Another request has used the idempotency key.
     Conflict,
 }
 
 impl DurableQueue {
-    /// Accepts a durable invocation: it is on the disk when this completes. `key` is an idempotency key with what has to
-    /// be the same. If the future is dropped, it is accepted all the same.
+    /// Accepts a durable invocation: it is on the disk when this completes. `key` has the digests of the idempotency key and
+    /// of the request. Dropping the future does not cancel the acceptance once it was handed to the writer.
     ///
     /// # Errors
-    /// There is no room for it, in the queue or on the disk.
+    /// The invocation is over a limit, its queue, the memory for events or the disk is full, or the node is stopping.
     pub async fn accept(
         self: &Arc<Self>,
         function: Arc<LiveFunction>,
@@ -70,7 +73,7 @@ impl DurableQueue {
     ) -> Result<Accepted, InvocationError> {
         let failed = |error| InvocationError::NotStored { function: function.name.to_string(), error };
         let id = Ulid::from_string(&invocation.id).unwrap_or_default();
-        // Until it is on the disk it is there twice: as it came, and as it is to be written.
+        // Until it is on the disk, memory holds the event twice: the original and the encoded record.
         let bytes = self.invoker.take_event_bytes(2 * invocation.event.body.len());
         let bytes = bytes.inspect_err(|_| function.metrics.record_rejected())?;
         if let Some((key, request)) = key {
@@ -81,15 +84,15 @@ impl DurableQueue {
                 Claim::Conflict => return Ok(Accepted::Conflict),
             }
         }
-        // What is handed to the writer is committed in any case, and then has to run.
+        // A task of its own: the writer commits the batch even if this future is dropped, and then the invocation has to run.
         let (queue, to) = (self.clone(), function.clone());
         let storing =
             tokio::spawn(async move { queue.store_accepted(&to, invocation, durable, bytes).await });
         let stored = storing.await.unwrap_or_else(|_| Err(failed(CommitError::Closed)));
         if stored.is_err() {
             function.metrics.record_rejected();
-            // Others may wait for it that came with the same key.
-            self.tell_ended(id);
+            // Requests with the same key may wait for it.
+            self.notify_ended(id);
         }
         stored.map(|()| Accepted::As(id))
     }
@@ -118,7 +121,7 @@ impl DurableQueue {
         Ok(())
     }
 
-    /// Makes an invocation ready to be stored.
+    /// Prepares an invocation for storing. The caller has to store [`Acceptance::entries`] in one batch.
     pub fn prepare(&self, slot: Slot, invocation: Invocation, durable: Durable) -> Acceptance {
         let Durable { keep, order_key, answer, claim } = durable;
         let pending = Pending {
@@ -136,82 +139,84 @@ impl DurableQueue {
         self.prepare_pending(slot, pending, claim)
     }
 
-    /// An invocation is stored, or will be at `ticket`: it runs when it is its turn.
+    /// Adds a stored invocation to its queue and starts what is ready. Without `ticket` it is on the disk; with it, it will be
+    /// when the ticket is durable.
     pub fn run_accepted(
         self: &Arc<Self>,
         function: &Arc<LiveFunction>,
         acceptance: Acceptance,
         ticket: Option<Ticket>,
     ) {
-        let limits = &function.spec.limits;
-        let most = limits.queue.capacity as usize + limits.concurrency as usize;
-        if let Some((sequence, memory)) = acceptance.accepted(ticket, most) {
+        if let Some((sequence, cached)) = acceptance.accepted(ticket, max_pending(function)) {
             let (queue, function) = (self.clone(), function.clone());
             self.workers.spawn(async move {
-                queue.drop_oldest(&function, sequence, memory).await;
+                queue.drop_oldest(&function, sequence, cached).await;
             });
         }
-        self.pump(&function.name);
+        self.start_ready(&function.name);
     }
 
-    /// Starts what may run of a function's pending invocations.
-    fn pump(self: &Arc<Self>, name: &Arc<str>) {
+    /// Starts the pending invocations of a function that may run now.
+    fn start_ready(self: &Arc<Self>, name: &Arc<str>) {
         let routes = self.registry.routes();
         let function = routes.function(name);
-        // A function that is gone has its invocations given up, one after another.
-        let (most, order) = function.map_or((1, QueueOrder::Fifo), |function| {
+        // The invocations of a function that is no longer deployed fail, one after another.
+        let (max_running, order) = function.map_or((1, QueueOrder::Fifo), |function| {
             (function.spec.limits.concurrency as usize, function.spec.limits.queue.order)
         });
         while !self.drain.is_draining()
             && !self.publisher.is_full(name)
-            && let Some((sequence, memory)) = self.next(name, most, order)
+            && let Some((sequence, cached)) = self.start_next(name, max_running, order)
         {
             let (queue, name) = (self.clone(), name.clone());
             self.workers.spawn(async move {
                 let in_flight = queue.drain.in_flight();
-                queue.run_pending(&name, sequence, memory).await;
+                queue.run_pending(&name, sequence, cached).await;
                 drop(in_flight);
-                queue.pump(&name);
+                queue.start_ready(&name);
             });
         }
     }
 
-    /// Publishes what was left to be published at the last stop, then starts what is pending, and from then on what
-    /// comes due. Runs until `cancel` fires; one for each node.
+    /// Publishes waiting messages, starts pending invocations when they are due, and removes expired outcomes. Runs until
+    /// `cancel` fires. A node runs it once.
     pub async fn run(self: Arc<Self>, cancel: CancellationToken) {
-        let mut tidied = Instant::now();
+        let mut expired_at = Instant::now();
         loop {
             self.publisher.publish_waiting();
-            let names: Vec<_> = self.lanes.lock().keys().cloned().collect();
+            let names: Vec<_> = self.queues.lock().keys().cloned().collect();
             for name in &names {
-                self.pump(name);
+                self.start_ready(name);
             }
-            if tidied.elapsed() >= TIDY_INTERVAL || self.is_over() {
-                tidied = Instant::now();
-                if let Err(error) = self.tidy().await {
-                    tracing::warn!(%error, "outcomes could not be forgotten");
+            if expired_at.elapsed() >= EXPIRY_INTERVAL || self.is_over_limits() {
+                expired_at = Instant::now();
+                if let Err(error) = self.remove_expired().await {
+                    tracing::warn!(%error, "expired outcomes could not be removed");
                 }
             }
-            let due = self.lanes.lock().values().filter_map(super::Lane::next_due).min();
-            let wait = due.map_or(TIDY_INTERVAL, |due| due.saturating_duration_since(Instant::now()));
-            // Room in an invocation's queue is told; that on the disk and in a session's queue is not.
+            let due = self.queues.lock().values().filter_map(FunctionQueue::next_due).min();
+            let wait = due.map_or(EXPIRY_INTERVAL, |due| due.saturating_duration_since(Instant::now()));
+            // `finish` notifies of room in the queue of a function. Nothing notifies of room on the disk or in the queue of a
+            // session, so that waiting messages are tried again after a short time.
             let wait = if self.publisher.is_idle() { wait } else { wait.min(NO_ROOM_WAIT) };
             tokio::select! {
                 () = cancel.cancelled() => return,
-                () = self.timer.notified() => {}
-                () = self.publisher.has_waiting() => {}
-                () = tokio::time::sleep(wait.min(TIDY_INTERVAL)) => {}
+                () = self.wake.notified() => {}
+                () = self.publisher.message_waits() => {}
+                () = tokio::time::sleep(wait.min(EXPIRY_INTERVAL)) => {}
             }
         }
     }
 
-    async fn run_pending(self: &Arc<Self>, name: &Arc<str>, sequence: u64, memory: Option<Memory>) {
-        let Some((pending, ticket, claim)) = self.recall(name, sequence, memory).await else { return };
+    async fn run_pending(self: &Arc<Self>, name: &Arc<str>, sequence: u64, cached: Option<CachedPending>) {
+        let Some((pending, ticket, claim)) = self.load_pending(name, sequence, cached).await else {
+            return;
+        };
         let routes = self.registry.routes();
         let Some(function) = routes.function(name).cloned() else {
             let near = routes.near_functions(name);
             let error = InvocationError::UnknownFunction { name: name.to_string(), near };
-            return self.give_up(name, sequence, pending, error, Timing::default()).await;
+            return self.fail(name, sequence, pending, error, Timing::default()).await;
         };
         drop(routes);
         let admitted = self.invoker.admit_durable(function.clone(), invocation(name, &pending));
@@ -222,7 +227,7 @@ impl DurableQueue {
         if let Some(ticket) = ticket
             && self.broker.durable(ticket).await.is_err()
         {
-            // It was never accepted, and whoever asked has been told so.
+            // The invocation was not stored. Its caller has got an error.
             return self.finish(name, sequence);
         }
         drop(claim);
@@ -234,27 +239,29 @@ impl DurableQueue {
         };
         let Err(error) = result else { return };
         let error = self.invoker.mask(&function, error);
-        match fate(&error) {
-            Fate::Wait(wait) => self.retry_at(name, sequence, Instant::now() + wait),
-            // On the disk it is pending still: it runs when the node has been started again.
-            Fate::StoreFailed => self.finish(name, sequence),
-            Fate::Failed if pending.attempt < function.spec.retry.attempts => {
-                self.again(&function, sequence, pending, error, timing).await;
+        match failure_kind(&error) {
+            FailureKind::Deferred(wait) => self.retry_at(name, sequence, Instant::now() + wait),
+            // It is still pending on the disk, and runs after the next start of the node.
+            FailureKind::StoreFailed => self.finish(name, sequence),
+            FailureKind::Attempt if pending.attempt < function.spec.retry.attempts => {
+                self.retry_later(&function, sequence, pending, error, timing).await;
             }
-            Fate::Failed | Fate::Hopeless => self.give_up(name, sequence, pending, error, timing).await,
+            FailureKind::Attempt | FailureKind::Permanent => {
+                self.fail(name, sequence, pending, error, timing).await;
+            }
         }
     }
 
-    /// The invocation, from memory or from the disk.
-    async fn recall(
+    /// The invocation, from the cache or from the disk. Removes it from the queue and returns `None` if it is lost.
+    async fn load_pending(
         &self,
         name: &str,
         sequence: u64,
-        memory: Option<Memory>,
+        cached: Option<CachedPending>,
     ) -> Option<(Pending, Option<Ticket>, Option<KeyClaim>)> {
-        let (ticket, remembered, claim) =
-            memory.map_or((None, None, None), |memory| (memory.ticket, memory.pending, memory.claim));
-        if let Some(pending) = remembered {
+        let (ticket, pending, claim) =
+            cached.map_or((None, None, None), |cached| (cached.ticket, cached.pending, cached.claim));
+        if let Some(pending) = pending {
             return Some((*pending, ticket, claim));
         }
         if let Some(ticket) = ticket
@@ -263,7 +270,7 @@ impl DurableQueue {
             self.finish(name, sequence);
             return None;
         }
-        let key = record::pending_key(name, sequence);
+        let key = invocation_records::pending_key(name, sequence);
         match self.records.get("a pending invocation", &key) {
             Ok(Some(pending)) => return Some((pending, None, None)),
             Ok(None) => {}
@@ -275,7 +282,7 @@ impl DurableQueue {
         None
     }
 
-    /// Everything that an invocation came to, in one batch; then its messages.
+    /// Commits the effects, the outcome and the messages of an invocation in one batch. Then publishes the messages.
     async fn complete(
         self: &Arc<Self>,
         function: &Arc<LiveFunction>,
@@ -298,7 +305,7 @@ impl DurableQueue {
         loop {
             match self.store.committer().commit(batch.clone(), Durability::Written).await {
                 Ok(()) => break,
-                // It has run, and what it did outside is done: only its result waits for room.
+                // The function has run, so its result waits for room on the disk instead of a new attempt.
                 Err(CommitError::DiskFull { .. }) if !self.drain.is_draining() => {
                     tokio::time::sleep(OVERLOADED_WAIT).await;
                 }
@@ -307,13 +314,13 @@ impl DurableQueue {
                 }
             }
         }
-        ending.follow(self, name, sequence, pending);
+        ending.after_commit(self, name, sequence, pending);
         self.invoker.ended(function, outcome);
         Ok(())
     }
 
-    /// A failed one is to run again, after a wait that survives a restart.
-    async fn again(
+    /// Schedules the next attempt of a failed invocation. The wait survives a restart.
+    async fn retry_later(
         self: &Arc<Self>,
         function: &Arc<LiveFunction>,
         sequence: u64,
@@ -331,17 +338,17 @@ impl DurableQueue {
         pending.due_unix_ms = self.clock.now_unix_ms() + wait.as_millis() as u64;
         loop {
             let mut batch = Batch::default();
-            let key = record::pending_key(&function.name, sequence);
+            let key = invocation_records::pending_key(&function.name, sequence);
             self.records.put(&mut batch, key, records::encode(&pending));
             match self.store.committer().commit(batch, Durability::Written).await {
-                // The next run takes the count from the disk: it would be this one again, and again.
+                // The next attempt reads its number from the disk: without this write it would never rise.
                 Err(CommitError::DiskFull { .. }) if !self.drain.is_draining() => {
                     tokio::time::sleep(OVERLOADED_WAIT).await;
                 }
                 Ok(()) => break,
                 Err(error) => {
-                    tracing::warn!(function = &*function.name, %error, "a failed attempt could not be noted");
-                    // On the disk it is pending still: it runs when the node has been started again.
+                    tracing::warn!(function = &*function.name, %error, "a failed attempt could not be recorded");
+                    // It is still pending on the disk, and runs after the next start of the node.
                     return self.finish(&function.name, sequence);
                 }
             }
@@ -350,8 +357,8 @@ impl DurableQueue {
         self.retry_at(&function.name, sequence, Instant::now() + wait);
     }
 
-    /// The last word about a failure: dead letter, outcome, and pending no more.
-    async fn give_up(
+    /// Ends an invocation that failed permanently: stores its dead letter and its outcome.
+    async fn fail(
         self: &Arc<Self>,
         name: &Arc<str>,
         sequence: u64,
@@ -372,7 +379,7 @@ impl DurableQueue {
             let (outcome, outgoing) = (Some(outcome.clone()), outgoing.clone());
             let ending = self.end(&mut batch, name, sequence, &pending, outcome, outgoing);
             match ending.commit(self, batch).await {
-                // It has had its last run; only the word about it waits for room.
+                // There are no more attempts: the dead letter waits for room on the disk.
                 Err(CommitError::DiskFull { .. }) if !self.drain.is_draining() => {
                     tokio::time::sleep(OVERLOADED_WAIT).await;
                 }
@@ -382,27 +389,34 @@ impl DurableQueue {
         match committed {
             Ok(committed) => {
                 self.dead_lettered.fetch_add(1, Ordering::Relaxed);
-                committed.follow(self, name, sequence, &pending);
+                committed.after_commit(self, name, sequence, &pending);
             }
-            // On the disk it is pending still.
+            // It is still pending on the disk.
             Err(_) => self.finish(name, sequence),
         }
         let id = id.to_string();
-        self.logs.add(name, &id, LogLevel::Error, format!("given up after {} attempts", pending.attempt));
+        self.logs.add(
+            name,
+            &id,
+            LogLevel::Error,
+            format!("failed permanently after {} attempts", pending.attempt),
+        );
         if let Some(function) = self.registry.routes().function(name) {
             self.invoker.ended(function, Outcome { id, result: Err(error), timing });
         }
     }
 
-    /// One that waited makes room for a newer one.
+    /// Ends an evicted invocation, which makes room for a newer one.
     async fn drop_oldest(
         self: &Arc<Self>,
         function: &Arc<LiveFunction>,
         sequence: u64,
-        memory: Option<Memory>,
+        cached: Option<CachedPending>,
     ) {
         let name = &function.name;
-        let Some((pending, ticket, claim)) = self.recall(name, sequence, memory).await else { return };
+        let Some((pending, ticket, claim)) = self.load_pending(name, sequence, cached).await else {
+            return;
+        };
         if let Some(ticket) = ticket
             && self.broker.durable(ticket).await.is_err()
         {
@@ -411,11 +425,11 @@ impl DurableQueue {
         drop(claim);
         self.dropped.fetch_add(1, Ordering::Relaxed);
         let error = InvocationError::DroppedFromQueue { function: name.to_string() };
-        self.give_up(name, sequence, pending, error, Timing::default()).await;
-        self.pump(name);
+        self.fail(name, sequence, pending, error, Timing::default()).await;
+        self.start_ready(name);
     }
 
-    /// Adds to `batch` that an invocation is over.
+    /// Adds the end of an invocation to `batch`.
     fn end(
         &self,
         batch: &mut Batch,
@@ -425,7 +439,7 @@ impl DurableQueue {
         kept: Option<StoredOutcome>,
         outgoing: Vec<Outgoing>,
     ) -> Ending {
-        self.records.delete(batch, record::pending_key(name, sequence));
+        self.records.delete(batch, invocation_records::pending_key(name, sequence));
         let kept_bytes = kept.map(|outcome| self.keep(batch, name, pending, outcome));
         Ending { kept_bytes, outgoing: self.publisher.put_all(batch, outgoing) }
     }
@@ -443,7 +457,7 @@ impl DurableQueue {
     }
 }
 
-/// What is committed with the end of an invocation, and what follows.
+/// The end of an invocation in a batch.
 struct Ending {
     kept_bytes: Option<u64>,
     outgoing: Vec<(u64, Outgoing)>,
@@ -455,30 +469,31 @@ impl Ending {
         Ok(self)
     }
 
-    fn follow(self, queue: &DurableQueue, name: &str, sequence: u64, pending: &Pending) {
+    /// Updates memory and publishes the messages, after the batch was committed.
+    fn after_commit(self, queue: &DurableQueue, name: &str, sequence: u64, pending: &Pending) {
         if let Some(bytes) = self.kept_bytes {
             queue.kept(bytes);
         }
-        // Before the next one of its key may start.
+        // Before `finish`, which lets the next invocation of the same order key start.
         queue.publisher.send(self.outgoing);
         queue.finish(name, sequence);
-        queue.tell_ended(Ulid(pending.id));
+        queue.notify_ended(Ulid(pending.id));
     }
 }
 
-/// What an error means for an invocation that is to run at least once.
-enum Fate {
-    /// It did not get to run: no attempt, and so long until it is tried again.
-    Wait(Duration),
-    /// Nothing can be committed until the node is started again.
+/// The kind of failure of a durable invocation.
+enum FailureKind {
+    /// The function could not run or commit now. Not an attempt: it is tried again after this time.
+    Deferred(Duration),
+    /// The store failed. Nothing can be committed until the node restarts.
     StoreFailed,
-    /// Another attempt may do better.
-    Failed,
-    /// None would.
-    Hopeless,
+    /// The attempt failed. Another one may succeed.
+    Attempt,
+    /// No attempt can succeed.
+    Permanent,
 }
 
-fn fate(error: &InvocationError) -> Fate {
+fn failure_kind(error: &InvocationError) -> FailureKind {
     use InvocationError as E;
     match error {
         E::QueueFull { .. }
@@ -491,16 +506,18 @@ fn fate(error: &InvocationError) -> Fate {
         | E::Draining
         | E::Cancelled { .. }
         | E::Run { error: RunError::NoCapacity { .. } | RunError::NodeOutOfMemory { .. }, .. }
-        | E::Commit { error: CommitError::DiskFull { .. }, .. } => Fate::Wait(OVERLOADED_WAIT),
-        // A deploy may bring one that runs.
-        E::NotRunnable { .. } => Fate::Wait(NOT_RUNNABLE_WAIT),
+        | E::Commit { error: CommitError::DiskFull { .. }, .. } => FailureKind::Deferred(OVERLOADED_WAIT),
+        // A new deploy may repair the function.
+        E::NotRunnable { .. } => FailureKind::Deferred(NOT_RUNNABLE_WAIT),
         E::Commit { error: CommitError::Failed(_) | CommitError::Closed, .. } | E::NotStored { .. } => {
-            Fate::StoreFailed
+            FailureKind::StoreFailed
         }
-        E::UnknownFunction { .. } | E::PayloadTooLarge { .. } | E::TooDeep { .. } => Fate::Hopeless,
+        E::UnknownFunction { .. } | E::PayloadTooLarge { .. } | E::TooDeep { .. } => FailureKind::Permanent,
         E::Run { .. }
         | E::Workflow { .. }
-        | E::Commit { error: CommitError::Field(_) | CommitError::KeyTooLong { .. }, .. } => Fate::Failed,
+        | E::Commit { error: CommitError::Field(_) | CommitError::KeyTooLong { .. }, .. } => {
+            FailureKind::Attempt
+        }
     }
 }
 
@@ -518,7 +535,7 @@ fn invocation(function: &str, pending: &Pending) -> Invocation {
     }
 }
 
-/// The dead letter of an invocation: the original payload, and why it was given up.
+/// The dead letter of an invocation: the original payload and the error.
 fn dead_letter(function: &str, pending: &Pending, problem: &Problem) -> DeadLetter {
     let (origin, content_type) = match &pending.event.trigger {
         Trigger::Mqtt(message) => {

@@ -62,7 +62,7 @@ async fn end(queue: &DurableQueue, pending: &Pending) {
 }
 
 #[tokio::test]
-async fn what_is_damaged_is_left_out_and_the_rest_is_there() {
+async fn damaged_records_are_skipped_and_the_others_are_loaded() {
     let disk = Disk::new();
     let good = records::encode(&pending(disk.id(), None));
     {
@@ -70,10 +70,14 @@ async fn what_is_damaged_is_left_out_and_the_rest_is_there() {
         let mut flipped = good.clone();
         flipped[10] ^= 1;
         commit(&queue, |batch| {
-            queue.records.put(batch, record::pending_key("f", 1), good.clone());
-            queue.records.put(batch, record::pending_key("f", 2), flipped);
-            queue.records.put(batch, record::pending_key("f", 3), good[..good.len() / 2].to_vec());
-            queue.records.put(batch, record::pending_key("g", 4), good.clone());
+            queue.records.put(batch, invocation_records::pending_key("f", 1), good.clone());
+            queue.records.put(batch, invocation_records::pending_key("f", 2), flipped);
+            queue.records.put(
+                batch,
+                invocation_records::pending_key("f", 3),
+                good[..good.len() / 2].to_vec(),
+            );
+            queue.records.put(batch, invocation_records::pending_key("g", 4), good.clone());
             queue.records.put(batch, b"p-no-such-key".to_vec(), good.clone());
         })
         .await;
@@ -81,45 +85,45 @@ async fn what_is_damaged_is_left_out_and_the_rest_is_there() {
     }
     let queue = disk.open(HOUR);
     assert_eq!((queue.pending("f"), queue.pending("g")), (1, 1));
-    assert_eq!(queue.next("f", 9, QueueOrder::Fifo).map(|(sequence, _)| sequence), Some(1));
-    // Numbers go on after the last one, whatever became of it.
+    assert_eq!(queue.start_next("f", 9, QueueOrder::Fifo).map(|(sequence, _)| sequence), Some(1));
+    // Sequence numbers continue after the last one, also if its record is damaged.
     assert_eq!(queue.next_sequence(), 5);
 }
 
 #[tokio::test]
-async fn outcomes_are_forgotten_when_their_time_is_over_and_their_keys_with_them() {
+async fn expired_outcomes_are_removed_with_their_idempotency_keys() {
     let disk = Disk::new();
     let queue = disk.open(HOUR);
     let (key, request) = ([7; 16], [8; 16]);
     let first = disk.id();
     let claimed = queue.claim(key, request, first).unwrap();
     assert!(matches!(claimed, Claim::New(_)));
-    // Until it is on the disk, too.
+    // The claim holds until the invocation is on the disk.
     assert!(matches!(queue.claim(key, request, disk.id()).unwrap(), Claim::Known(id) if id == first));
     let reserved = Reserved { id: first.0, request };
     commit(&queue, |batch| {
-        queue.records.put(batch, record::reserved_key(&key), records::encode(&reserved))
+        queue.records.put(batch, invocation_records::reserved_key(&key), records::encode(&reserved))
     })
     .await;
     end(&queue, &pending(first, Some(key))).await;
     drop(claimed);
     assert!(matches!(queue.claim(key, request, disk.id()).unwrap(), Claim::Known(id) if id == first));
     assert!(matches!(queue.claim(key, [9; 16], disk.id()).unwrap(), Claim::Conflict));
-    assert!(matches!(queue.lookup(first).unwrap(), Lookup::Done(asked, _) if asked.function == "f"));
+    assert!(matches!(queue.lookup(first).unwrap(), Lookup::Done(access, _) if access.function == "f"));
     assert!(matches!(queue.lookup(disk.id()).unwrap(), Lookup::Unknown));
 
     disk.now_ms.fetch_add(3_600_001, Ordering::Relaxed);
-    queue.tidy().await.unwrap();
+    queue.remove_expired().await.unwrap();
     assert!(matches!(queue.lookup(first).unwrap(), Lookup::Gone));
     assert!(matches!(queue.claim(key, [9; 16], disk.id()).unwrap(), Claim::New(_)));
     assert_eq!(queue.reading(), DurableReading::default());
-    for kind in [record::KNOWN, record::RESERVED, record::EXPIRY] {
+    for kind in [invocation_records::KNOWN, invocation_records::RESERVED, invocation_records::EXPIRY] {
         queue.records.for_each(kind, |key, _| panic!("left over: {}", key.escape_ascii())).unwrap();
     }
 }
 
 #[tokio::test]
-async fn the_oldest_outcomes_are_forgotten_when_there_are_too_many_or_too_large_ones() {
+async fn the_oldest_outcomes_over_a_limit_are_removed() {
     for limits in [KeepLimits { count: 3, ..HOUR }, KeepLimits { bytes: 0, ..HOUR }] {
         let disk = Disk::new();
         let queue = disk.open(limits);
@@ -129,12 +133,12 @@ async fn the_oldest_outcomes_are_forgotten_when_there_are_too_many_or_too_large_
             ids.push(disk.id());
             end(&queue, &pending(ids[ids.len() - 1], None)).await;
         }
-        queue.tidy().await.unwrap();
+        queue.remove_expired().await.unwrap();
         let kept = if limits.bytes == 0 { 0 } else { 3 };
         assert_eq!(queue.reading().kept, kept);
         for (index, id) in ids.iter().enumerate() {
-            let there = matches!(queue.lookup(*id).unwrap(), Lookup::Done(..));
-            assert_eq!(there, index >= 600 - kept as usize, "{index}");
+            let exists = matches!(queue.lookup(*id).unwrap(), Lookup::Done(..));
+            assert_eq!(exists, index >= 600 - kept as usize, "{index}");
         }
     }
 }

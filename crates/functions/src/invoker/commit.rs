@@ -1,9 +1,9 @@
-//! Commit of an invocation: its changes and its messages, all of them or none.
+//! Commit of an invocation: all of its changes and messages, or none.
 //!
-//! A message that is to be kept (for a persistent session, as a retained one, for a durable trigger) is in the batch of
-//! the changes, as an outgoing message. The broker stores it in its own write-ahead log a moment later, and deletes the
-//! outgoing message in the same group. After a crash between the two, the next start publishes what is left over. So
-//! the reply has to wait for one write only, and neither changes nor messages can be lost alone.
+//! A message that the broker has to store (for a persistent session, as a retained message, for a durable trigger) is in the
+//! batch of the changes, as an outgoing message. Then the broker stores it in its own write-ahead log, and deletes the
+//! outgoing message in the same group. After a crash between the two, the next start publishes the remaining outgoing
+//! messages. So the reply waits for one write only, and neither changes nor messages can be lost alone.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::registry::LiveFunction;
 use crate::topics::is_open;
 
 impl Invoker {
-    /// Commits what an invocation changed and publishes what it published. Returns when both have reached the operating
+    /// Commits the changes of an invocation and publishes its messages. Returns when both were written to the operating
     /// system: they survive `kill -9`.
     ///
     /// # Errors
@@ -44,12 +44,12 @@ impl Invoker {
             return self.store.committer().commit(batch, Durability::Written).await;
         }
         let depth = depth.saturating_add(1);
-        let outgoing = self.put_kept(&mut batch, source, depth, publishes);
+        let outgoing = self.put_stored(&mut batch, source, depth, publishes);
         let stored_at = if batch.is_empty() {
             self.publisher.publish_all(source, depth, outgoing)
         } else {
-            // A caller who goes away now must not get the changes without the messages: what is handed to
-            // the writer is committed in any case.
+            // A task of its own: if the caller drops this future, the writer still commits the batch, so the messages have to
+            // be published too.
             let (invoker, source) = (self.clone(), source.clone());
             let both = tokio::spawn(async move {
                 let _taken = taken;
@@ -60,15 +60,15 @@ impl Invoker {
         };
         match stored_at {
             None => Ok(()),
-            // Rare, and large: others need no room for it.
+            // Boxed, because it is rare and its future is large.
             Some(ticket) => Box::pin(self.broker.durable(ticket))
                 .await
                 .map_err(|_: NotStored| StoreFailure::BrokerLog.into()),
         }
     }
 
-    /// Adds the messages to `batch` that will be kept.
-    fn put_kept(
+    /// Adds the messages that the broker has to store to `batch`.
+    fn put_stored(
         &self,
         batch: &mut Batch,
         source: &str,
@@ -76,25 +76,26 @@ impl Invoker {
         publishes: Vec<Message>,
     ) -> Vec<Numbered> {
         let number = |message: Message| {
-            let number = self.is_kept(&message).then(|| self.publisher.put(batch, source, depth, &message));
+            let number =
+                self.is_stored(&message).then(|| self.publisher.put(batch, source, depth, &message));
             (message, number)
         };
         publishes.into_iter().map(number).collect()
     }
 
-    /// Whether any workflow or instance waits for messages, whichever they are.
+    /// True if any workflow or instance waits for events.
     fn may_run_workflows(&self) -> bool {
         !self.interests.is_empty() || !self.registry.routes().starts().is_empty()
     }
 
-    /// Whether anybody may keep a message on the disk. If a subscription that does so comes later than this question, the
-    /// message's own ticket is awaited.
-    fn is_kept(&self, message: &Message) -> bool {
+    /// True if the broker may have to store a message. If a subscription that requires it is added after this check, the
+    /// commit waits for the ticket of the message instead.
+    fn is_stored(&self, message: &Message) -> bool {
         if message.qos() == QoS::AtMostOnce {
             return false;
         }
         let topic = message.topic().as_str();
-        // Others are calls, or what only the node publishes.
+        // Under `$faas/` they are calls or messages of the node.
         if !is_open(topic) || self.broker.keeps(message) || self.may_run_workflows() {
             return true;
         }

@@ -1,4 +1,4 @@
-//! What an invocation has done so far and nobody sees until it commits.
+//! Uncommitted effects of an invocation: writes and messages.
 
 use edgefaas_broker::Message;
 use edgefaas_crdt::{Hlc, Operation};
@@ -6,25 +6,26 @@ use edgefaas_platform::{Budget, Taken};
 use edgefaas_state::objects::{FieldKey, Objects, Pending, PendingError, PendingFields};
 use edgefaas_state::store::Batch;
 
-/// The most messages that one invocation may publish.
+/// Maximum number of messages that one invocation may publish.
 pub const MAX_PUBLISHES: usize = 10_000;
-/// The most fields that one invocation may write.
+/// Maximum number of fields that one invocation may write.
 pub const MAX_FIELDS: usize = 10_000;
-/// The most bytes that one invocation may publish and write.
+/// Maximum number of bytes that one invocation may publish and write.
 pub const MAX_BYTES: usize = 16 << 20;
 
-/// Held-back messages and pending writes.
+/// Uncommitted messages and writes.
 pub struct Effects {
     publishes: Vec<Message>,
     publish_bytes: usize,
-    /// What the messages and fields take of the budget for those of all invocations, and how many bytes one may take.
+    /// Bytes of the messages and fields, taken from the budget of all invocations.
     taken: Taken,
+    /// Maximum for this invocation.
     max_bytes: usize,
     fields: PendingFields,
     depth: u8,
 }
 
-/// There is no room for more.
+/// A limit of uncommitted effects is reached.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EffectsFull {
     /// Too many messages.
@@ -36,22 +37,23 @@ pub enum EffectsFull {
         /// The limit.
         max_bytes: usize,
     },
-    /// Those of others have the memory.
+    /// The budget of all invocations is used up.
     #[error(
-        "what all invocations have published and written and not committed has no room for more; try again later"
+        "the uncommitted messages and writes of all invocations take all the memory for them; try again later"
     )]
     Memory,
 }
 
 impl Effects {
-    /// Nothing yet, of an invocation that so many others led to. `budget`: of all invocations, of which one has half.
+    /// Without effects. `depth` is that of the invocation. `budget` is that of all invocations: one may take half of it, and
+    /// at most [`MAX_BYTES`].
     pub fn of(depth: u8, budget: &Budget) -> Self {
         let max_bytes = (budget.max_bytes() / 2).min(MAX_BYTES);
         let (publishes, fields) = (Vec::new(), PendingFields::default());
         Self { publishes, publish_bytes: 0, taken: budget.take_none(), max_bytes, fields, depth }
     }
 
-    /// Holds a message back.
+    /// Adds a message.
     pub fn publish(&mut self, message: Message) -> Result<(), EffectsFull> {
         if self.publishes.len() >= MAX_PUBLISHES {
             return Err(EffectsFull::Publishes);
@@ -72,7 +74,7 @@ impl Effects {
         EffectsFull::Bytes { max_bytes: self.max_bytes }
     }
 
-    /// Why there is no room for a write.
+    /// The error after a write did not fit.
     pub fn no_room(&self) -> EffectsFull {
         match self.max_bytes - self.publish_bytes - self.fields.bytes() > self.taken.free() {
             true => EffectsFull::Memory,
@@ -80,7 +82,7 @@ impl Effects {
         }
     }
 
-    /// The pending write of a field.
+    /// The uncommitted write of a field.
     pub fn pending(&self, key: &FieldKey) -> Option<&Pending> {
         self.fields.get(key)
     }
@@ -96,7 +98,7 @@ impl Effects {
         operation: Operation,
         now_ms: u64,
     ) -> Result<(), PendingError> {
-        // What is shown of it before the commit needs no better time: the writer gives it its own.
+        // This time is only for reads before the commit: the writer sets the time of the committed operation.
         let now = Hlc { wall_ms: now_ms, logical: 0 };
         let max_bytes = (self.max_bytes - self.publish_bytes).min(self.fields.bytes() + self.taken.free());
         let done = self.fields.operate(objects, key, operation, now, (MAX_FIELDS, max_bytes));
@@ -104,7 +106,7 @@ impl Effects {
         done
     }
 
-    /// The batch to commit and the messages to send after it, and what they take of the budget until then.
+    /// The batch to commit, the messages to publish after it, and the bytes that both take from the budget until then.
     pub fn into_parts(self) -> (Batch, Vec<Message>, Taken) {
         let mut batch = Batch::default();
         batch.caused_at(self.depth);

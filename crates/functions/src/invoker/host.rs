@@ -1,4 +1,4 @@
-//! The host calls of one invocation.
+//! Host calls of one invocation.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Invoker;
-use super::callee::WorkflowCall;
 use super::effects::{Effects, EffectsFull};
 use super::object_values::{UsedKeys, at_path, operation};
+use super::workflow_call::WorkflowCall;
 use crate::invocation::{Invocation, InvocationError, Lineage, Principal};
 use crate::outgoing;
 use crate::registry::LiveFunction;
-use crate::topics::{PREFIX, call_topic, takes_from_functions};
+use crate::topics::{PREFIX, call_topic, functions_may_publish};
 
-/// What a line of the log counts at least.
+/// Minimum number of bytes that a log line counts.
 const LINE_BYTES: usize = 16;
 
-/// Answers a function while it runs, and holds back what it does.
+/// Answers the host calls of a function while it runs. Collects its effects for the commit.
 pub struct InvocationHost {
     pub(super) invoker: Arc<Invoker>,
     pub(super) function: Arc<LiveFunction>,
@@ -42,7 +42,7 @@ pub struct InvocationHost {
 }
 
 impl InvocationHost {
-    /// The host of `invocation`, which leaves its effects in `effects`.
+    /// The host of `invocation`. It adds the effects of the function to `effects`.
     pub fn new(
         invoker: Arc<Invoker>,
         function: Arc<LiveFunction>,
@@ -65,13 +65,16 @@ impl InvocationHost {
         }
     }
 
-    /// Counts a call of a function, or a request.
+    /// Counts a call of a function, a request or a lookup of a name.
+    ///
+    /// # Errors
+    /// `Overloaded` over `limits.calls`.
     fn count_call(&mut self) -> Result<(), HostError> {
-        let most = self.function.spec.limits.calls;
+        let max_calls = self.function.spec.limits.calls;
         let left = self.calls_left.checked_sub(1);
         self.calls_left = left.ok_or_else(|| {
             HostError::Overloaded(format!(
-                "an invocation of `{}` may make at most {most} calls and requests (limits.calls)",
+                "an invocation of `{}` may make at most {max_calls} calls and requests (limits.calls)",
                 self.function.name
             ))
         })?;
@@ -93,10 +96,10 @@ impl Host for InvocationHost {
         if !self.function.spec.permissions.allows_publish(topic.as_str()) {
             return Err(self.not_permitted("topic", topic.as_str(), "publish"));
         }
-        // Dead letters and events are believed, since they are the node's.
-        if !takes_from_functions(topic.as_str()) {
+        // Subscribers trust dead letters and events, so functions must not publish them.
+        if !functions_may_publish(topic.as_str()) {
             return Err(HostError::NotPermitted(format!(
-                "function `{}` may not publish to `{}`: under {PREFIX} functions publish calls alone ({})",
+                "function `{}` may not publish to `{}`: under {PREFIX} functions may publish calls only ({})",
                 self.function.name,
                 topic.as_str(),
                 call_topic("NAME")
@@ -113,7 +116,7 @@ impl Host for InvocationHost {
             .map(TopicName::new)
             .transpose()
             .map_err(|error| invalid(format!("response topic: {error}")))?;
-        // Whoever answers publishes there for us.
+        // The answer is published there on behalf of this function.
         if let Some(topic) = &response_topic
             && !self.function.spec.permissions.allows_publish(topic.as_str())
         {
@@ -161,29 +164,29 @@ impl Host for InvocationHost {
         call.lineage.clone_from(&self.lineage);
         let invoker = self.invoker.clone();
         let routes = invoker.registry.routes();
-        // A composition is a function.
+        // A function calls a workflow like a function.
         if routes.function(&call.function).is_none()
             && let Some(workflow) = routes.workflow(&call.function).cloned()
         {
             drop(routes);
             let Invocation { event, depth, trace_parent, lineage, .. } = call;
             let call = WorkflowCall { workflow, body: event.body, depth, trace_parent, lineage };
-            let Some(callees) = invoker.callees() else {
+            let Some(runner) = invoker.workflow_runner() else {
                 return Err(call_error(InvocationError::Draining));
             };
-            return Ok(Box::pin(async move { callees.call_workflow(call).await.map_err(call_error) }));
+            return Ok(Box::pin(async move { runner.call_workflow(call).await.map_err(call_error) }));
         }
         drop(routes);
         let admitted = invoker.admit(call).map_err(call_error)?;
-        // A task of its own: where its caller computes and waits for the thread's lane, nobody else polls it, and it may be
-        // the one that has the lane.
+        // A task of its own. The caller's task does not poll it while the caller waits for the lane of the thread (the right
+        // to compute), which the called function may hold.
         Ok(Box::pin(async move {
             let call = tokio::spawn(async move { invoker.run(admitted).await.result });
             match AbortOnDropHandle::new(call).await {
                 Ok(result) => result.map_err(call_error),
                 Err(error) => match error.try_into_panic() {
                     Ok(panic) => std::panic::resume_unwind(panic),
-                    Err(_) => Err(HostError::Overloaded("the node stops".to_owned())),
+                    Err(_) => Err(HostError::Overloaded("the node is stopping".to_owned())),
                 },
             }
         }))
@@ -275,15 +278,15 @@ impl Host for InvocationHost {
     }
 
     fn log(&mut self, level: LogLevel, message: String) {
-        // Lines without text cost something as well.
+        // Empty lines count too.
         let bytes = message.len().max(LINE_BYTES);
         if bytes > self.log_bytes_left {
-            // Whatever else comes is left out too, so that what is there has no gaps.
+            // All later lines are dropped too, so that the log has no gaps.
             self.log_bytes_left = 0;
             if !std::mem::replace(&mut self.log_is_full, true) {
-                let most = self.function.spec.limits.log_bytes;
+                let max_bytes = self.function.spec.limits.log_bytes;
                 let message = format!(
-                    "the log of this invocation is over {most} bytes (limits.log); the rest is left out"
+                    "the log of this invocation is over {max_bytes} bytes (limits.log); the rest is dropped"
                 );
                 self.invoker.logs.add(&self.function.name, &self.invocation, LogLevel::Warn, message);
             }
@@ -303,8 +306,8 @@ impl Host for InvocationHost {
     }
 
     fn secret(&mut self, name: &str) -> Option<String> {
-        let named = self.function.spec.secrets.iter().any(|secret| secret == name);
-        named.then(|| self.invoker.secrets.get(&self.function.app, name)).flatten()
+        let is_permitted = self.function.spec.secrets.iter().any(|secret| secret == name);
+        is_permitted.then(|| self.invoker.secrets.get(&self.function.app, name)).flatten()
     }
 
     fn secret_names(&mut self) -> Vec<String> {

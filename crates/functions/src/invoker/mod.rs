@@ -1,12 +1,12 @@
-//! The path of an invocation: admit, run, commit.
+//! The steps of an invocation: admit, run, commit.
 
-mod callee;
 mod commit;
 mod effects;
 mod host;
 mod object_calls;
 mod object_values;
 mod unfinished;
+mod workflow_call;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -23,8 +23,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use unfinished::{Progress, Unfinished};
 
-pub use callee::{Callees, WorkflowCall};
 pub use effects::Effects;
+pub use workflow_call::{WorkflowCall, WorkflowRunner};
 
 use crate::drain::Drain;
 use crate::invocation::{Invocation, InvocationError, MAX_DEPTH, Outcome, Timing};
@@ -35,7 +35,7 @@ use crate::registry::{LiveFunction, Registry, SharedInterests, Ticket};
 use crate::secrets::Secrets;
 use crate::trace::{Traces, new_trace_parent, of_invocation};
 
-/// Runs invocations, wherever they come from.
+/// Runs invocations of functions.
 pub struct Invoker {
     registry: Arc<Registry>,
     isolates: Arc<Isolates>,
@@ -50,55 +50,55 @@ pub struct Invoker {
     publisher: Arc<Publisher>,
     http: Arc<HttpClient>,
     drain: Arc<Drain>,
-    callees: OnceLock<Weak<dyn Callees>>,
-    /// Events in flight, over all functions: queues are bounded in number, and the largest events that fit them all are
-    /// more than a small machine has.
+    workflow_runner: OnceLock<Weak<dyn WorkflowRunner>>,
+    /// Bytes of events in flight, over all functions. Queues limit only the number of events: full queues of large events
+    /// would need more memory than a small machine has.
     event_bytes: Budget,
-    /// Of what invocations have published and written, until it is committed.
+    /// Bytes of uncommitted effects, over all invocations.
     effect_bytes: Budget,
     isolate_permits: Semaphore,
     invocations: AtomicU64,
     failures: AtomicU64,
 }
 
-/// The longest time that an invocation waits for memory, which is also at most half of its function's time limit.
+/// Maximum time that an invocation waits for memory; at most half of the time limit of its function.
 const MEMORY_WAIT: Duration = Duration::from_secs(10);
 
-/// The parts that an invoker works with.
+/// Parts of the node that an invoker uses.
 pub struct InvokerParts {
-    /// Functions and workflows that are deployed.
+    /// The deployed functions and workflows.
     pub registry: Arc<Registry>,
-    /// Where functions run.
+    /// Runs functions.
     pub isolates: Arc<Isolates>,
-    /// Where changes are committed.
+    /// Commits changes of objects.
     pub store: Arc<Store>,
-    /// Where functions log.
+    /// The logs of functions.
     pub logs: Arc<Logs>,
     /// Secrets of functions.
     pub secrets: Arc<Secrets>,
     /// Spans of invocations.
     pub traces: Arc<Traces>,
-    /// Objects that have not been transferred from the peers yet.
+    /// Objects that were not transferred from the peers yet.
     pub recoveries: Arc<Recoveries>,
     /// Events that workflow instances wait for.
     pub interests: Arc<SharedInterests>,
     /// The wall clock.
     pub clock: Clock,
-    /// Says who keeps a message.
+    /// Knows if a message has to be stored.
     pub broker: Broker,
     /// Publishes the messages of invocations.
     pub publisher: Arc<Publisher>,
     /// Sends the requests of functions.
     pub http: Arc<HttpClient>,
-    /// Refuses invocations while the node stops.
+    /// No invocation is admitted while the node drains.
     pub drain: Arc<Drain>,
-    /// Bytes of events in flight.
+    /// Maximum number of bytes of events in flight.
     pub event_bytes: usize,
-    /// Bytes of uncommitted effects.
+    /// Maximum number of bytes of uncommitted effects.
     pub effect_bytes: usize,
 }
 
-/// An invocation that has its place: it runs or waits for its turn.
+/// An admitted invocation: it has a permit to run or a slot in the queue of its function.
 pub struct Admitted {
     invocation: Invocation,
     function: Arc<LiveFunction>,
@@ -108,24 +108,23 @@ pub struct Admitted {
     _in_flight: TaskTrackerToken,
 }
 
-/// What a function's time limit is for.
+/// The phases that the time limit of a function applies to.
 enum Deadline {
-    /// Waiting, making the program and running together: somebody waits for the answer.
-    OfAll,
-    /// Waiting and making the program, and once more running: a run that began late is not to be cut short, since it
-    /// would count as a failed attempt.
-    OfEach,
+    /// One limit for waiting, preparing and running together, because a caller waits for the answer.
+    Total,
+    /// One limit for waiting and preparing, and another one for running: a long wait must not make an attempt fail.
+    PerPhase,
 }
 
 impl Admitted {
-    /// The function's name.
+    /// The name of the function.
     pub fn function_name(&self) -> Arc<str> {
         self.function.name.clone()
     }
 }
 
 impl Invoker {
-    /// An invoker without [callees](Self::set_callees).
+    /// An invoker without a [`WorkflowRunner`](Self::set_workflow_runner).
     pub fn new(parts: InvokerParts) -> Self {
         let InvokerParts {
             registry,
@@ -159,7 +158,7 @@ impl Invoker {
             publisher,
             http,
             drain,
-            callees: OnceLock::new(),
+            workflow_runner: OnceLock::new(),
             event_bytes: Budget::new(event_bytes),
             effect_bytes: Budget::new(effect_bytes),
             invocations: AtomicU64::new(0),
@@ -167,16 +166,16 @@ impl Invoker {
         }
     }
 
-    /// Sets, once, what functions may call that is no function.
-    pub fn set_callees(&self, callees: Weak<dyn Callees>) {
-        let _ = self.callees.set(callees);
+    /// Sets the runner of the workflows that functions call. Only the first call has an effect.
+    pub fn set_workflow_runner(&self, runner: Weak<dyn WorkflowRunner>) {
+        let _ = self.workflow_runner.set(runner);
     }
 
-    fn callees(&self) -> Option<Arc<dyn Callees>> {
-        self.callees.get().and_then(Weak::upgrade)
+    fn workflow_runner(&self) -> Option<Arc<dyn WorkflowRunner>> {
+        self.workflow_runner.get().and_then(Weak::upgrade)
     }
 
-    /// Finds the function and gives the invocation its place, without waiting.
+    /// Finds the function by name and admits the invocation. Does not wait.
     pub fn admit(&self, invocation: Invocation) -> Result<Admitted, InvocationError> {
         let routes = self.registry.routes();
         let Some(function) = routes.function(&invocation.function) else {
@@ -186,13 +185,13 @@ impl Invoker {
         self.admit_to(function.clone(), invocation)
     }
 
-    /// Gives the invocation its place at a function that is known already.
+    /// Admits an invocation of this function: takes memory for its event, and a permit or a slot in the queue. Does not wait.
     pub fn admit_to(
         &self,
         function: Arc<LiveFunction>,
         invocation: Invocation,
     ) -> Result<Admitted, InvocationError> {
-        // Before the question whether the node is draining: the drain waits for whoever had a no.
+        // Taken before `is_draining` is checked: the drain waits for an invocation that was admitted just before it began.
         let in_flight = self.drain.in_flight();
         match self.enter(&function, &invocation) {
             Ok((ticket, event_bytes)) => Ok(Admitted {
@@ -222,17 +221,17 @@ impl Invoker {
         Ok((function.admission.enter().map_err(full)?, event_bytes))
     }
 
-    /// Whether an invocation can be taken now, however much room there is.
+    /// Checks that the node does not drain and that the invocation is within the limits of size and depth.
     pub fn check(&self, function: &LiveFunction, invocation: &Invocation) -> Result<(), InvocationError> {
-        // What runs already may still call others: it is to finish.
+        // Nested calls are admitted while the node drains, so that running invocations can finish.
         if self.drain.is_draining() && invocation.depth == 0 {
             return Err(InvocationError::Draining);
         }
         self.check_durable(function, invocation)
     }
 
-    /// Whether an invocation can be taken at all. One that is kept on the disk is also taken while the node drains: it runs
-    /// after the next start.
+    /// Checks that the invocation is within the limits of size and depth. A durable invocation is also accepted while the node
+    /// drains: it runs after the next start.
     pub fn check_durable(
         &self,
         function: &LiveFunction,
@@ -249,19 +248,19 @@ impl Invoker {
         Ok(())
     }
 
-    /// Takes so much of what there is for events.
+    /// Takes bytes from the budget of events in flight.
     pub fn take_event_bytes(&self, bytes: usize) -> Result<Taken, InvocationError> {
         let max_bytes = self.event_bytes.max_bytes();
         self.event_bytes.take(bytes).ok_or(InvocationError::NoMemory { max_bytes })
     }
 
-    /// Waits for the turn, runs and commits.
+    /// Waits for the permit, runs the function and commits its effects.
     pub async fn run(self: &Arc<Self>, admitted: Admitted) -> Outcome {
         let Admitted { mut invocation, function, ticket, since, event_bytes, _in_flight } = admitted;
         let (id, depth) = (invocation.id.clone(), invocation.depth);
         let traced = self.begin_trace(&mut invocation);
         let mut unfinished = Unfinished::new(self, &function, id, traced, since);
-        let (deadline, progress) = (Deadline::OfAll, &mut unfinished.progress);
+        let (deadline, progress) = (Deadline::Total, &mut unfinished.progress);
         let mut state = Duration::ZERO;
         let result = match self.execute(invocation, &function, ticket, since, deadline, progress).await {
             Ok((reply, effects)) => {
@@ -280,7 +279,8 @@ impl Invoker {
         outcome
     }
 
-    /// What a span tells of an invocation, if it is one of those that are recorded.
+    /// The data for the span of an invocation: a copy of it and its start in microseconds since the Unix epoch. `None` if its
+    /// trace is not recorded. Sets a new `traceparent` if the invocation begins a trace.
     pub fn begin_trace(&self, invocation: &mut Invocation) -> Option<(Invocation, u64)> {
         if !self.traces.is_on() {
             return None;
@@ -319,13 +319,13 @@ impl Invoker {
         outcome
     }
 
-    /// Counts an invocation whose caller went away, which is no failure of the function.
+    /// Counts an invocation whose caller stopped waiting. This is no failure of the function.
     fn cancelled(&self, function: &LiveFunction, outcome: &Outcome) {
         self.invocations.fetch_add(1, Ordering::Relaxed);
         function.metrics.record(outcome);
     }
 
-    /// Gives a durable invocation its place at the gate. It was counted when it was accepted.
+    /// Admits a durable invocation. Its slot in the queue was reserved when it was accepted.
     pub fn admit_durable(
         &self,
         function: Arc<LiveFunction>,
@@ -339,15 +339,14 @@ impl Invoker {
         Ok(Admitted { invocation, function, ticket, since, event_bytes, _in_flight: in_flight })
     }
 
-    /// Waits for the turn and runs. What comes of it is not committed, and nobody has been told: that is left to the
-    /// caller.
+    /// Waits for the permit and runs the function. The caller has to commit the effects and count the outcome.
     pub async fn attempt(
         self: &Arc<Self>,
         admitted: Admitted,
     ) -> (Result<(Reply, Effects), InvocationError>, Timing) {
         let Admitted { invocation, function, ticket, since, event_bytes, _in_flight } = admitted;
         let mut unfinished = Unfinished::new(self, &function, invocation.id.clone(), None, since);
-        let (deadline, progress) = (Deadline::OfEach, &mut unfinished.progress);
+        let (deadline, progress) = (Deadline::PerPhase, &mut unfinished.progress);
         let result = self.execute(invocation, &function, ticket, since, deadline, progress).await;
         drop(event_bytes);
         let (_, _, timing) = unfinished.finish();
@@ -374,7 +373,7 @@ impl Invoker {
         let ready_by = since + limits.timeout;
         let in_time = |_| InvocationError::QueueTimeout { function: name(), limit: limits.timeout };
         let admitted = tokio::time::timeout_at(ready_by.into(), async {
-            let permit = ticket.turn().await;
+            let permit = ticket.permit().await;
             let permit = permit.map_err(|_| InvocationError::DroppedFromQueue { function: name() })?;
             let objects = &function.spec.permissions.objects;
             if self.recoveries.is_active() && self.waits_for_objects(&function.app, objects) {
@@ -383,8 +382,9 @@ impl Invoker {
             let program = function.program(&self.isolates, &self.store).await;
             let program =
                 program.map_err(|error| InvocationError::NotRunnable { function: name(), error })?;
-            // A nested call waits neither for memory nor for an isolate: its caller holds both, and all of them waiting for
-            // each other would end only with their deadlines. Memory comes first: those that wait for it hold no isolate.
+            // A nested call waits neither for memory nor for an isolate. Its caller holds both: callers that wait for each
+            // other would be in a deadlock until their time limits. Memory is taken first, so that an invocation that waits for
+            // it holds no isolate.
             let start = match invocation.parent {
                 Some(_) => self.isolates.start_nested(&program, run_limits),
                 None => self.start(&program, run_limits).await,
@@ -406,7 +406,7 @@ impl Invoker {
         progress.timing.queue = since.elapsed();
         let (_permit, program, isolate, start) = admitted??;
 
-        if let Deadline::OfAll = deadline {
+        if let Deadline::Total = deadline {
             run_limits.timeout = limits.timeout.saturating_sub(progress.timing.queue);
         }
         progress.usage = Some(start.usage());
@@ -420,14 +420,14 @@ impl Invoker {
         let run =
             self.isolates.run_started(&program, start, &meta, invocation.event, run_limits, Box::new(host));
         let completion = run.await;
-        // Nothing that follows needs it, and the disk may take its time.
+        // The commit needs no isolate, and may wait for the disk.
         drop(isolate);
         progress.usage = None;
         (progress.timing.start, progress.timing.execution) = (completion.start, completion.execution);
         function.metrics.record_use(&completion);
         let reply = completion.result.map_err(|error| {
             let error = match error {
-                // The limit that the user set, not what was left of it.
+                // The limit in the manifest, not the remaining time.
                 RunError::TimedOut { .. } => RunError::TimedOut { limit: limits.timeout },
                 other => other,
             };
@@ -438,24 +438,24 @@ impl Invoker {
         Ok((reply, effects))
     }
 
-    /// Memory for an isolate, or an instance that has waited; nothing after [`MEMORY_WAIT`].
+    /// Memory for a new isolate, or a warm one. `None` if there was none within [`MEMORY_WAIT`].
     async fn start(&self, program: &Program, limits: Limits) -> Option<Start> {
         if let Some(start) = self.isolates.try_start(program, limits) {
             return Some(start);
         }
-        // In the queue of the function, whose permit it has: neither of its later invocations passes it.
+        // It keeps its permit while it waits.
         let wait = MEMORY_WAIT.min(limits.timeout / 2);
         let started = tokio::time::timeout(wait, self.isolates.start(program, limits)).await;
         started.ok().flatten()
     }
 
-    /// Whether a function that uses such objects is to have them first as its peers have them.
+    /// True if a function that uses objects with these name patterns has to wait until they were transferred from the peers.
     fn waits_for_objects(&self, app: &str, patterns: &[String]) -> bool {
         let waits = |pattern: &String| self.store.objects().recovers_before(app, pattern);
         patterns.iter().any(waits)
     }
 
-    /// The error without secrets in it, as it may be told.
+    /// Masks secrets in the message and stack of an error.
     pub fn mask(&self, function: &LiveFunction, mut error: InvocationError) -> InvocationError {
         let names = &function.spec.secrets;
         let mask =
@@ -480,17 +480,17 @@ impl Invoker {
         self.logs.add(&function.name, invocation, LogLevel::Error, text);
     }
 
-    /// Logs that an event found no room and is lost.
+    /// Logs that an event was lost because the function could not be invoked.
     pub fn log_dropped(&self, function: &Arc<str>, error: &InvocationError) {
         self.logs.add(function, "", LogLevel::Warn, format!("{}: {error}", error.title()));
     }
 
-    /// Invocations that ran since the start, and those of them that failed.
+    /// Number of invocations since the start of the node, and of those that failed.
     pub fn totals(&self) -> (u64, u64) {
         (self.invocations.load(Ordering::Relaxed), self.failures.load(Ordering::Relaxed))
     }
 
-    /// A place for an isolate that is no function's; nothing once the node stops.
+    /// A permit for an isolate that is not of a function (scripts of workflows). `None` if the node is stopping.
     pub async fn isolate_permit(&self) -> Option<SemaphorePermit<'_>> {
         self.isolate_permits.acquire().await.ok()
     }

@@ -1,4 +1,4 @@
-//! Stateful objects as a running function sees them: the local replica, with what it has written itself.
+//! Object calls of a function: reads see the local replica and the function's own uncommitted writes.
 
 use bytes::Bytes;
 use edgefaas_crdt::{ApplyError, Field, FieldType, Operation, WrongType};
@@ -11,7 +11,7 @@ use super::host::{InvocationHost, full};
 use super::object_values::{field_type, in_map, value_of};
 
 impl InvocationHost {
-    /// Writes to a field, to be committed with the invocation.
+    /// Adds an operation on a field to the effects of the invocation.
     pub(super) fn operate(
         &mut self,
         object: &str,
@@ -52,7 +52,7 @@ impl InvocationHost {
         let pending = match effects.pending(&key) {
             Some(Pending::Added(amount)) => *amount,
             None => 0,
-            Some(other) => return Err(wrong(&key, other.field_type(), FieldType::Counter)),
+            Some(other) => return Err(wrong_type(&key, other.field_type(), FieldType::Counter)),
         };
         drop(effects);
         let value = self.stored(&key, FieldType::Counter, |field| {
@@ -66,7 +66,7 @@ impl InvocationHost {
         let key = self.key(object, field)?;
         match self.effects.lock().pending(&key) {
             Some(Pending::Set(value)) => return Ok(Some(value.clone())),
-            Some(other) => return Err(wrong(&key, other.field_type(), FieldType::Register)),
+            Some(other) => return Err(wrong_type(&key, other.field_type(), FieldType::Register)),
             None => {}
         }
         self.stored(&key, FieldType::Register, |field| {
@@ -74,7 +74,7 @@ impl InvocationHost {
         })
     }
 
-    /// Reads anything of any type.
+    /// Reads a field, or an entry of its nested maps, of any type.
     pub(super) fn read(
         &mut self,
         object: &str,
@@ -82,12 +82,12 @@ impl InvocationHost {
         path: &[&str],
         read: Read<'_>,
     ) -> Result<FieldValue, HostError> {
-        let wanted = match &read {
-            Read::Value(wanted) | Read::Contains { field_type: wanted, .. } => field_type(*wanted),
+        let expected = match &read {
+            Read::Value(expected) | Read::Contains { field_type: expected, .. } => field_type(*expected),
             Read::MapKeys => FieldType::Map,
             Read::Share => FieldType::BoundedCounter,
         };
-        let whole = if path.is_empty() { wanted } else { FieldType::Map };
+        let whole = if path.is_empty() { expected } else { FieldType::Map };
         match whole {
             FieldType::Counter => return Ok(FieldValue::Integer(self.counter(object, field)?)),
             FieldType::Register => return Ok(FieldValue::Register(self.register(object, field)?)),
@@ -103,12 +103,12 @@ impl InvocationHost {
                 }
                 None => None,
             };
-            let Some(inner) = inner else { return Ok(value_of(&read, &Field::empty(wanted), node)) };
+            let Some(inner) = inner else { return Ok(value_of(&read, &Field::empty(expected), node)) };
             match inner.field_type() {
-                actual if actual == wanted => Ok(value_of(&read, inner, node)),
+                actual if actual == expected => Ok(value_of(&read, inner, node)),
                 actual => {
                     let field = path.join("/");
-                    Err(invalid(object, &WrongType { field, actual, wanted }.below(key.field())))
+                    Err(invalid(object, &WrongType { field, actual, wanted: expected }.below(key.field())))
                 }
             }
         };
@@ -116,7 +116,7 @@ impl InvocationHost {
             Some(Pending::Changed { field, .. }) if field.field_type() == whole => {
                 return answer(Some(field));
             }
-            Some(other) => return Err(wrong(&key, other.field_type(), whole)),
+            Some(other) => return Err(wrong_type(&key, other.field_type(), whole)),
             None => {}
         }
         self.stored(&key, whole, answer)?
@@ -132,7 +132,7 @@ impl InvocationHost {
     }
 
     fn new_key(&self, object: &str, field: &str) -> Result<FieldKey, HostError> {
-        // Without a name it is the function's own, for which it needs no permission.
+        // Without a name it is the function's own object, which needs no permission.
         if object.is_empty() {
             return match name_error("field", field) {
                 Some(reason) => Err(HostError::Invalid(reason)),
@@ -148,27 +148,30 @@ impl InvocationHost {
         Ok(FieldKey::new(&self.function.app, object, field))
     }
 
-    /// Reads the field that everybody sees, if it is of the wanted type.
+    /// Reads the committed field.
+    ///
+    /// # Errors
+    /// `Invalid` if the field has another type than `expected`.
     fn stored<R>(
         &self,
         key: &FieldKey,
-        wanted: FieldType,
+        expected: FieldType,
         read: impl FnOnce(Option<&Field>) -> R,
     ) -> Result<R, HostError> {
         let read = self.invoker.store.objects().read(key, |field| match field {
-            Some(field) if field.field_type() != wanted => Err(field.field_type()),
+            Some(field) if field.field_type() != expected => Err(field.field_type()),
             field => Ok(read(field)),
         });
         match read {
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(actual)) => Err(wrong(key, actual, wanted)),
+            Ok(Err(actual)) => Err(wrong_type(key, actual, expected)),
             Err(error) => Err(HostError::Failed(error.to_string())),
         }
     }
 }
 
-fn wrong(key: &FieldKey, actual: FieldType, wanted: FieldType) -> HostError {
-    invalid(key.object(), &WrongType { field: key.field().to_owned(), actual, wanted })
+fn wrong_type(key: &FieldKey, actual: FieldType, expected: FieldType) -> HostError {
+    invalid(key.object(), &WrongType { field: key.field().to_owned(), actual, wanted: expected })
 }
 
 fn invalid(object: &str, error: &dyn std::fmt::Display) -> HostError {

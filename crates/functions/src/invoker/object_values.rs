@@ -1,28 +1,28 @@
-//! Operations and values of stateful objects between the form that guests have and that of the replica.
+//! Conversion of operations and values of objects between the types of guests and those of the replica.
 
 use bytes::Bytes;
 use edgefaas_crdt::{Field, FieldType, Operation, Value};
 use edgefaas_isolates::{Change, FieldType as GuestType, FieldValue, HostError, Read};
 use edgefaas_state::objects::{FieldKey, MAX_PATH, json_of_value, name_error};
 
-/// Keys that were looked at and found allowed: a function that uses a field mostly uses it again.
+/// Cache of checked and permitted field keys: a function that uses a field mostly uses it again.
 #[derive(Default)]
 pub struct UsedKeys {
-    /// With whether it is one of the function's own object, which is asked for without a name.
+    /// True for a field of the function's own object, which has an empty name in host calls.
     keys: Vec<(bool, FieldKey)>,
     next: usize,
 }
 
 impl UsedKeys {
-    /// More than that are not looked through.
+    /// Maximum number of cached keys. When it is reached, a new key replaces the oldest.
     const MAX: usize = 8;
 
     pub fn get(&self, object: &str, field: &str) -> Option<&FieldKey> {
         let is_own = object.is_empty();
-        let fits = |(own, key): &&(bool, FieldKey)| {
+        let matches = |(own, key): &&(bool, FieldKey)| {
             *own == is_own && key.field() == field && (is_own || key.object() == object)
         };
-        self.keys.iter().find(fits).map(|(_, key)| key)
+        self.keys.iter().find(matches).map(|(_, key)| key)
     }
 
     pub fn add(&mut self, is_own: bool, key: FieldKey) {
@@ -35,7 +35,7 @@ impl UsedKeys {
     }
 }
 
-/// The operation that a change of a guest is.
+/// The operation for a change of a guest.
 pub fn operation(change: Change<'_>) -> Operation {
     let bytes = Bytes::copy_from_slice;
     match change {
@@ -66,7 +66,7 @@ pub fn operation(change: Change<'_>) -> Operation {
     }
 }
 
-/// The operation on the field that one on what is at `path` in its maps is.
+/// Wraps an operation on an entry of nested maps: the operation on the field that holds the maps. `path` has the keys.
 pub fn at_path(path: &[&str], operation: Operation) -> Result<Operation, HostError> {
     if path.len() > MAX_PATH {
         return Err(HostError::Invalid(format!("maps may be nested {MAX_PATH} deep, not {}", path.len())));
@@ -78,7 +78,7 @@ pub fn at_path(path: &[&str], operation: Operation) -> Result<Operation, HostErr
     Ok(path.iter().rev().fold(operation, nest))
 }
 
-/// The type of what an operation changes in a map; none if it changes a field as a whole.
+/// The type of the map entry that an operation changes; `None` if it changes the whole field.
 pub fn in_map(operation: &Operation) -> Option<FieldType> {
     match operation {
         Operation::MapUpdate(_, inner) => in_map(inner).or(Some(inner.field_type())),
@@ -86,6 +86,7 @@ pub fn in_map(operation: &Operation) -> Option<FieldType> {
     }
 }
 
+/// The result of a read, as the guest gets it. `node` is the id of this node, for its share of a bounded counter.
 pub fn value_of(read: &Read<'_>, field: &Field, node: u64) -> FieldValue {
     match read {
         Read::Contains { element, .. } => FieldValue::Flag(field.contains(element).unwrap_or(false)),

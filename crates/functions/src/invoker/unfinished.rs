@@ -1,4 +1,5 @@
-//! An invocation that has not ended: if it is dropped, it counts as cancelled with the processor time that it has used.
+//! Guard of a running invocation: if its future is dropped, the invocation counts as cancelled, with the CPU time that it has
+//! used.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,12 +10,12 @@ use super::Invoker;
 use crate::invocation::{Invocation, InvocationError, Outcome, Timing};
 use crate::registry::LiveFunction;
 
-/// How far an invocation has got.
+/// Progress of an invocation.
 #[derive(Default)]
 pub(super) struct Progress {
-    /// Where the time went.
+    /// Times of the phases that have ended.
     pub timing: Timing,
-    /// What the isolate uses, while it runs.
+    /// The usage of the isolate, while it runs.
     pub usage: Option<Usage>,
 }
 
@@ -30,7 +31,7 @@ pub(super) struct Unfinished<'a> {
 }
 
 impl<'a> Unfinished<'a> {
-    /// An invocation with its place since `since`.
+    /// The guard of an invocation that was admitted at `since`.
     pub fn new(
         invoker: &'a Invoker,
         function: &'a Arc<LiveFunction>,
@@ -41,7 +42,7 @@ impl<'a> Unfinished<'a> {
         Self { progress: Progress::default(), invoker, function, since, id: Some(id), traced }
     }
 
-    /// It has ended: its id, its trace and its times.
+    /// The invocation has ended. Returns its id, its trace and its times.
     pub fn finish(mut self) -> (String, Option<(Invocation, u64)>, Timing) {
         (self.id.take().unwrap_or_default(), self.traced.take(), self.progress.timing)
     }
@@ -56,8 +57,9 @@ impl Drop for Unfinished<'_> {
                 self.function.metrics.record_cancelled_use(usage);
                 timing.execution = self.since.elapsed().saturating_sub(timing.queue);
             }
-            // It waited, or its changes were being committed.
+            // It was waiting.
             None if timing.queue.is_zero() => timing.queue = self.since.elapsed(),
+            // It was committing.
             None => {}
         }
         let error = InvocationError::Cancelled { function: self.function.name.to_string() };

@@ -1,23 +1,23 @@
-//! What kind of failure it was that ended a request.
+//! Classification of the failure of a request.
 
 use std::error::Error;
 use std::io;
 
 use edgefaas_isolates::FetchCause;
 
-use super::connector::LeadsAstray;
+use super::connector::AddressNotPermitted;
 use super::lookup::LookupError;
 
-/// The most telling of an error and what caused it.
+/// The cause of a failure: that of the innermost known error in the chain of sources.
 pub fn of(error: &(dyn Error + 'static)) -> FetchCause {
     let mut found = FetchCause::Other;
     let mut next = Some(error);
     while let Some(error) = next {
-        // What is further in knows more.
+        // Inner errors are more specific.
         if let Some(cause) = of_one(error) {
             found = cause;
         }
-        // An I/O error that wraps another leaves it out of its sources.
+        // `source` of an I/O error skips the error that it wraps.
         let wrapped = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         next = match wrapped {
             Some(wrapped) => Some(wrapped),
@@ -43,7 +43,7 @@ fn of_one(error: &(dyn Error + 'static)) -> Option<FetchCause> {
             () => None,
         };
     }
-    if error.is::<LeadsAstray>() {
+    if error.is::<AddressNotPermitted>() {
         return Some(FetchCause::AddressDenied);
     }
     if let Some(error) = error.downcast_ref::<LookupError>() {
@@ -72,11 +72,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_inside_counts() {
+    fn the_innermost_known_error_is_the_cause() {
         let tls = rustls::Error::InvalidCertificate(rustls::CertificateError::Expired);
         let wrapped = io::Error::other(io::Error::new(io::ErrorKind::InvalidData, tls));
         assert_eq!(of(&wrapped), FetchCause::Certificate);
         assert_eq!(of(&io::Error::from(io::ErrorKind::ConnectionRefused)), FetchCause::Refused);
-        assert_eq!(of(&io::Error::other("whatever")), FetchCause::Other);
+        assert_eq!(of(&io::Error::other("unknown")), FetchCause::Other);
     }
 }

@@ -1,4 +1,4 @@
-//! What a request has to be before it is sent.
+//! Checks of an outgoing request before it is sent.
 
 use bytes::Bytes;
 use edgefaas_isolates::{OutgoingRequest, Redirect};
@@ -6,15 +6,16 @@ use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Method};
 use url::Url;
 
+use super::caller::{Caller, NotPermitted};
 use super::error::{FetchError, server, shown};
-use super::reach::{Caller, NotPermitted};
 
-/// The most headers of a request, and their bytes.
+/// Maximum number of headers of a request.
 const MAX_HEADERS: usize = 256;
+/// Maximum size of all header names and values of a request, in bytes.
 const MAX_HEADER_BYTES: usize = 64 << 10;
-/// Headers that belong to the connection and not to the function (Fetch standard, forbidden request-headers, as far as they
-/// change how the request travels).
-const NOT_THE_FUNCTIONS: [HeaderName; 10] = [
+/// Headers that the connection sets. Those of the function are ignored (Fetch standard, forbidden request-headers, as far as
+/// they change the transport of the request).
+const CONNECTION_HEADERS: [HeaderName; 10] = [
     header::CONNECTION,
     header::CONTENT_LENGTH,
     header::EXPECT,
@@ -27,7 +28,7 @@ const NOT_THE_FUNCTIONS: [HeaderName; 10] = [
     header::UPGRADE,
 ];
 
-/// A request that may be sent.
+/// A checked request.
 pub struct Checked {
     pub(super) method: Method,
     pub(super) url: Url,
@@ -37,14 +38,14 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// The same with another body.
+    /// This request with another body.
     pub fn with_body(self, body: Bytes) -> Self {
         Self { body, ..self }
     }
 }
 
-/// Holds a request against what the caller may do. `trace_parent` goes along unless the function says otherwise (W3C Trace
-/// Context).
+/// Checks a request and the caller's permission. Adds the header `traceparent` (W3C Trace Context) if the function did not set
+/// it.
 ///
 /// # Errors
 /// [`FetchError::Invalid`] and [`FetchError::NotPermitted`].
@@ -57,7 +58,7 @@ pub fn check(
     let invalid = |reason: String| Err(FetchError::Invalid(reason));
     let url = match Url::parse(&url) {
         Ok(url) => url,
-        Err(error) => return invalid(format!("{url:?} is no absolute URL: {error}")),
+        Err(error) => return invalid(format!("{url:?} is not an absolute URL: {error}")),
     };
     if !matches!(url.scheme(), "http" | "https") {
         return invalid(format!("{:?} is neither http nor https", url.scheme()));
@@ -69,7 +70,7 @@ pub fn check(
     }
     permitted(&url, caller, false)?;
     let Ok(method) = Method::from_bytes(method.as_bytes()) else {
-        return invalid(format!("{method:?} is no method"));
+        return invalid(format!("{method:?} is not a valid method"));
     };
     if matches!(method.as_str(), "CONNECT" | "TRACE" | "TRACK") {
         return invalid(format!("the method {method} is not allowed"));
@@ -84,13 +85,13 @@ pub fn check(
     let mut headers = HeaderMap::with_capacity(given.len() + 2);
     for (name, value) in given {
         let Ok(known) = HeaderName::from_bytes(name.as_bytes()) else {
-            return invalid(format!("{name:?} is no header name"));
+            return invalid(format!("{name:?} is not a valid header name"));
         };
-        // Without the value, which may be a secret.
+        // The error does not show the value, which may be a secret.
         let Ok(value) = HeaderValue::from_str(&value) else {
             return invalid(format!("the value of the header {name:?} cannot be sent"));
         };
-        if !NOT_THE_FUNCTIONS.contains(&known) {
+        if !CONNECTION_HEADERS.contains(&known) {
             headers.append(known, value);
         }
     }
@@ -103,9 +104,9 @@ pub fn check(
     Ok(Checked { method, url, headers, body, redirect })
 }
 
-/// Whether the caller may send a request to this URL.
+/// Checks that the caller may send a request to this URL. `redirected` is true if a redirection leads there.
 pub(super) fn permitted(url: &Url, caller: &Caller, redirected: bool) -> Result<(), FetchError> {
-    let guarded = match caller.reach.check(url) {
+    let guarded = match caller.permissions.check(url) {
         Ok(()) => return Ok(()),
         Err(NotPermitted::NotNamed) => None,
         Err(NotPermitted::Guarded(guarded)) => Some(guarded),

@@ -1,4 +1,4 @@
-//! Connections to other servers.
+//! Connections of functions to other servers.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -22,31 +22,32 @@ use tokio::net::TcpStream;
 use tower_service::Service;
 use url::Url;
 
+use super::caller::{CallerPermissions, GuardedAddress};
 use super::fair_pool::FairPool;
 use super::lookup::{LookupError, lookup};
-use super::reach::{Guarded, Reach};
 
-/// How long a connection may take to be made.
+/// Maximum time to open a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long one that nobody uses is kept, and how many for each server.
+/// An unused connection is closed after this time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-const IDLE_PER_SERVER: usize = 8;
+/// Maximum number of unused connections of one caller to one server.
+const MAX_IDLE_PER_SERVER: usize = 8;
 
-/// The connections of one caller, which are kept for a while.
+/// The connection pool of one caller.
 pub(super) type Connections = Client<Connector, Full<Bytes>>;
 
-/// Makes connections that no caller has yet.
-pub(super) fn connections(reach: Arc<Reach>, lookups: FairPool, tls: Tls) -> Connections {
-    let connector = Connector { tcp: TcpConnector { reach, lookups }, tls };
+/// Creates an empty connection pool.
+pub(super) fn connections(permissions: Arc<CallerPermissions>, lookups: FairPool, tls: Tls) -> Connections {
+    let connector = Connector { tcp: TcpConnector { permissions, lookups }, tls };
     Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(IDLE_TIMEOUT)
-        .pool_max_idle_per_host(IDLE_PER_SERVER)
+        .pool_max_idle_per_host(MAX_IDLE_PER_SERVER)
         .build(connector)
 }
 
-/// The settings of TLS, the same for all callers, made for the first https request: the certificates of the system's
-/// authorities take memory, and time.
+/// The TLS configuration of all callers. It is created for the first https request, because loading the system's root
+/// certificates takes time and memory.
 #[derive(Clone, Default)]
 pub(super) struct Tls(Arc<OnceLock<Arc<ClientConfig>>>);
 
@@ -67,8 +68,8 @@ fn tls() -> ClientConfig {
         Err(error) => {
             tracing::warn!(
                 %error,
-                "no certificates of authorities were found, so that no https server is trusted; install `ca-certificates` or \
-                 set SSL_CERT_FILE"
+                "no root certificates were found, so that no https server is trusted; install `ca-certificates` or set \
+                 SSL_CERT_FILE"
             );
             builder().with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth()
         }
@@ -102,19 +103,19 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// Opens TCP connections, to addresses that the caller may reach only.
+/// Opens TCP connections, only to addresses that the caller may connect to.
 #[derive(Clone)]
 struct TcpConnector {
-    reach: Arc<Reach>,
+    permissions: Arc<CallerPermissions>,
     lookups: FairPool,
 }
 
-/// A name leads where the caller may not go.
+/// A name resolves only to addresses that the caller may not connect to.
 #[derive(Debug, thiserror::Error)]
 #[error("{name}: {guarded} to permissions.http")]
-pub(super) struct LeadsAstray {
+pub(super) struct AddressNotPermitted {
     name: String,
-    guarded: Guarded,
+    guarded: GuardedAddress,
 }
 
 impl Service<Uri> for TcpConnector {
@@ -127,11 +128,11 @@ impl Service<Uri> for TcpConnector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let Self { reach, lookups } = self.clone();
+        let Self { permissions, lookups } = self.clone();
         Box::pin(async move {
             let url = Url::parse(&uri.to_string())?;
             let mut http =
-                HttpConnector::new_with_resolver(Resolver { reach, lookups, url: Arc::new(url) });
+                HttpConnector::new_with_resolver(Resolver { permissions, lookups, url: Arc::new(url) });
             http.enforce_http(false);
             http.set_nodelay(true);
             http.set_connect_timeout(Some(CONNECT_TIMEOUT));
@@ -140,10 +141,11 @@ impl Service<Uri> for TcpConnector {
     }
 }
 
-/// Looks up the name of one URL. An address that it has instead of a name is not asked for here: it was checked with the URL.
+/// Looks up the name of one URL and checks its addresses. It is not called for an address in the URL, which was checked with
+/// the URL.
 #[derive(Clone)]
 struct Resolver {
-    reach: Arc<Reach>,
+    permissions: Arc<CallerPermissions>,
     lookups: FairPool,
     url: Arc<Url>,
 }
@@ -158,13 +160,14 @@ impl Service<Name> for Resolver {
     }
 
     fn call(&mut self, name: Name) -> Self::Future {
-        let Self { reach, lookups, url } = self.clone();
+        let Self { permissions, lookups, url } = self.clone();
         Box::pin(async move {
             let name = name.as_str();
-            let found: Result<_, LookupError> = lookup(&lookups, &reach.owner, name, 0).await;
-            let open = reach.addresses(&url, name, found?);
-            let open = open.map_err(|guarded| LeadsAstray { name: name.to_owned(), guarded })?;
-            Ok(open.into_iter())
+            let found: Result<_, LookupError> = lookup(&lookups, &permissions.owner, name, 0).await;
+            let permitted = permissions.addresses(&url, name, found?);
+            let permitted =
+                permitted.map_err(|guarded| AddressNotPermitted { name: name.to_owned(), guarded })?;
+            Ok(permitted.into_iter())
         })
     }
 }

@@ -1,19 +1,19 @@
-//! Why a request of a function has no answer.
+//! Errors of outgoing requests.
 
 use std::error::Error;
 
 use edgefaas_isolates::{FetchCause, HostError};
 use url::Url;
 
+use super::caller::GuardedAddress;
 use super::cause;
 use super::fair_pool::ShareError;
-use super::reach::Guarded;
 use super::{MAX_REDIRECTS, MAX_RESPONSE_BYTES};
 
-/// Why a request has no answer.
+/// Errors of outgoing requests.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// It is no request that could be sent.
+    /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
     /// The function may not call this server.
@@ -25,35 +25,35 @@ pub enum FetchError {
     NotPermitted {
         /// The URL without query.
         url: String,
-        /// It was not asked for, but led to.
+        /// True if a redirection leads to the URL.
         redirected: bool,
-        /// It is permitted by `*`, which does not cover its address.
-        guarded: Option<Guarded>,
-        /// The server as `permissions.http` names it: with its port, if it is not that of the scheme.
+        /// The address, if a pattern permits the server but not its address.
+        guarded: Option<GuardedAddress>,
+        /// The server in the form of `permissions.http`: with its port, if it is not the default port of the scheme.
         server: String,
         /// The function or workflow.
         owner: std::sync::Arc<str>,
     },
-    /// It redirects, and the function does not want that.
+    /// The server redirects, and the request does not allow redirections.
     #[error("{url} answered with a redirection, which the request's `redirect` does not allow")]
     Redirected {
-        /// Which URL.
+        /// The first URL.
         url: String,
     },
-    /// It redirects on and on.
-    #[error("{url} and what it leads to redirect more than {MAX_REDIRECTS} times")]
+    /// There are too many redirections.
+    #[error("{url} redirects more than {MAX_REDIRECTS} times")]
     TooManyRedirects {
         /// The first URL.
         url: String,
     },
-    /// No connection, no answer, or none that is HTTP.
+    /// The connection or the exchange failed.
     #[error("{server}: {reason}")]
     Failed {
         /// Host and port.
         server: String,
-        /// Why.
+        /// The chain of errors as text.
         reason: String,
-        /// The kind of it.
+        /// The kind of failure.
         cause: FetchCause,
     },
     /// The answer is too large.
@@ -67,25 +67,25 @@ pub enum FetchError {
     Overloaded {
         /// Host and port.
         server: String,
-        /// What of.
+        /// The error of the pool.
         reason: ShareError,
     },
-    /// The function's share of bytes is used up by answers that are being read.
+    /// Other answers in flight use up the function's share of bytes.
     #[error(
-        "{server}: {owner} has no room for more of the answer now, since its answers in flight take its share of the node's \
-         {capacity} bytes; try again later"
+        "{server}: {owner} has no memory for the rest of the answer now, because its answers in flight use up its share of the \
+         node's {capacity} bytes; try again later"
     )]
     NoRoom {
         /// Host and port.
         server: String,
         /// The function or workflow.
         owner: std::sync::Arc<str>,
-        /// What all functions have together.
+        /// The bytes for all functions together.
         capacity: usize,
     },
 }
 
-fn remedy(guarded: Option<&Guarded>, server: &str, owner: &str) -> String {
+fn remedy(guarded: Option<&GuardedAddress>, server: &str, owner: &str) -> String {
     match guarded {
         Some(guarded) => format!("{guarded} to permissions.http of {owner}"),
         None => format!("add `{server}` to permissions.http of {owner}"),
@@ -93,7 +93,7 @@ fn remedy(guarded: Option<&Guarded>, server: &str, owner: &str) -> String {
 }
 
 impl FetchError {
-    /// The server of `url` could not be asked.
+    /// The request to `url` failed.
     pub(super) fn failed(url: &Url, error: &(dyn Error + 'static)) -> Self {
         Self::Failed { server: server(url), reason: chain(error), cause: cause::of(error) }
     }
@@ -127,16 +127,17 @@ impl From<FetchError> for edgefaas_isolates::FetchError {
     }
 }
 
-/// A URL without what may be secret in it.
+/// A URL without query and fragment, which may have secrets.
 pub(super) fn shown(url: &Url) -> String {
     url[..url::Position::AfterPath].to_owned()
 }
 
+/// Host and port of a URL.
 pub(super) fn server(url: &Url) -> String {
     url[url::Position::BeforeHost..url::Position::AfterPort].to_owned()
 }
 
-/// An error with what caused it: the first alone says little.
+/// The text of an error and its causes.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

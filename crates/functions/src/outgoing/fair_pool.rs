@@ -1,9 +1,9 @@
-//! A bounded resource that functions share: nobody takes all of it, and what is released goes to the function that holds
-//! least.
+//! A bounded resource that functions share: no function can take all of it, and released units go to the function that holds
+//! the least.
 //!
-//! An owner that holds something may take more as long as it then holds at most [`FREE_FACTOR`] times the free rest
-//! (dynamic thresholds, Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998). Alone it has 7/8 of the
-//! pool, one of two has 7/15, one of eight has 7/57; the rest is free for the next function that comes.
+//! An owner that holds units may take more if it then holds at most [`FREE_FACTOR`] times the free units (dynamic
+//! thresholds, Choudhury and Hahne, IEEE/ACM Transactions on Networking 6(2), 1998). A single owner can have 7/8 of the pool,
+//! each of two 7/15, each of eight 7/57. The rest stays free for the next owner.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// How much more than the free rest an owner may hold.
+/// Maximum ratio between the units of an owner and the free units.
 const FREE_FACTOR: usize = 7;
-/// Requests of one owner that may wait for their share; further ones are refused.
+/// Maximum number of waiting requests of one owner.
 const MAX_WAITING_PER_OWNER: usize = 1024;
-/// The longest wait.
+/// Maximum wait for a share.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 
-/// The pool. Clones are the same pool.
+/// The pool. Clones share the same units.
 #[derive(Debug, Clone)]
 pub struct FairPool(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    /// What is shared, in the plural, for errors.
+    /// The plural name of the units, for errors.
     what: &'static str,
     capacity: usize,
     state: Mutex<State>,
@@ -34,9 +34,9 @@ struct Inner {
 #[derive(Debug, Default)]
 struct State {
     used: usize,
-    /// Those that hold something or wait.
+    /// Owners that hold units or wait.
     owners: HashMap<Arc<str>, Owner>,
-    /// Waiters of all owners.
+    /// Number of waiters of all owners.
     waiting: usize,
     next_waiter: u64,
 }
@@ -50,10 +50,10 @@ struct Owner {
 #[derive(Debug)]
 struct Waiter {
     amount: usize,
-    give: oneshot::Sender<Share>,
+    share: oneshot::Sender<Share>,
 }
 
-/// A part of the pool; returned when it is dropped.
+/// Units of the pool. Dropping the share returns them.
 #[derive(Debug)]
 pub struct Share {
     pool: FairPool,
@@ -61,37 +61,37 @@ pub struct Share {
     amount: usize,
 }
 
-/// Why an owner gets nothing of the pool.
+/// Errors of taking a share.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ShareError {
     /// Too many requests of the owner wait already.
     #[error(
-        "{owner} has {held} of the node's {capacity} {what}, and {waiting} more wait for one; try again later"
+        "{owner} has {held} of the node's {capacity} {what}, and {waiting} more requests wait; try again later"
     )]
     QueueFull {
         /// The function or workflow.
         owner: Arc<str>,
-        /// What the pool consists of.
+        /// The plural name of the units.
         what: &'static str,
-        /// How much the owner holds.
+        /// Number of units that the owner holds.
         held: usize,
-        /// How much the pool has.
+        /// Number of units of the pool.
         capacity: usize,
-        /// How many requests of the owner wait.
+        /// Number of waiting requests of the owner.
         waiting: usize,
     },
-    /// None was free in time.
+    /// No units became free in time.
     #[error(
         "{owner} has {held} of the node's {capacity} {what}, and none was free for it within {MAX_WAIT:?}; try again later"
     )]
     TimedOut {
         /// The function or workflow.
         owner: Arc<str>,
-        /// What the pool consists of.
+        /// The plural name of the units.
         what: &'static str,
-        /// How much the owner holds.
+        /// Number of units that the owner holds.
         held: usize,
-        /// How much the pool has.
+        /// Number of units of the pool.
         capacity: usize,
     },
 }
@@ -102,18 +102,18 @@ impl FairPool {
         Self(Arc::new(Inner { what, capacity, state: Mutex::default() }))
     }
 
-    /// How many units there are.
+    /// Number of units of the pool.
     pub fn capacity(&self) -> usize {
         self.0.capacity
     }
 
-    /// `amount` units for `owner`, if it may have them now.
+    /// Takes `amount` units for `owner`, if it may have them now.
     pub fn try_take(&self, owner: &Arc<str>, amount: usize) -> Option<Share> {
         let taken = self.0.state.lock().take(self.0.capacity, owner, amount);
         taken.then(|| self.share(owner.clone(), amount))
     }
 
-    /// `amount` units for `owner`. Waits while its share is used up. Dropping the future gives up its place.
+    /// Takes `amount` units for `owner`. Waits while its share is used up. Dropping the future cancels the wait.
     ///
     /// # Errors
     /// [`ShareError::QueueFull`] immediately, [`ShareError::TimedOut`] after 30 s.
@@ -127,7 +127,7 @@ impl FairPool {
         amount: usize,
         wait: Duration,
     ) -> Result<Share, ShareError> {
-        let (id, given) = {
+        let (id, share) = {
             let mut state = self.0.state.lock();
             if state.take(self.0.capacity, owner, amount) {
                 drop(state);
@@ -140,15 +140,15 @@ impl FairPool {
                 let (owner, Inner { what, capacity, .. }) = (owner.clone(), &*self.0);
                 return Err(ShareError::QueueFull { owner, what, held, capacity: *capacity, waiting });
             }
-            let (give, given) = oneshot::channel();
-            entry.waiting.insert(id, Waiter { amount, give });
+            let (sender, share) = oneshot::channel();
+            entry.waiting.insert(id, Waiter { amount, share: sender });
             (state.next_waiter, state.waiting) = (id + 1, state.waiting + 1);
-            (id, given)
+            (id, share)
         };
-        let place = Place { pool: self, owner, id };
-        let given = tokio::time::timeout(wait, given).await;
-        drop(place);
-        match given {
+        let guard = WaitGuard { pool: self, owner, id };
+        let granted = tokio::time::timeout(wait, share).await;
+        drop(guard);
+        match granted {
             Ok(Ok(share)) => Ok(share),
             _ => {
                 let held = self.0.state.lock().held(owner);
@@ -168,14 +168,14 @@ impl FairPool {
         self.grant(&mut state);
     }
 
-    /// Gives the free rest to those that wait.
+    /// Grants free units to waiters.
     fn grant(&self, state: &mut State) {
         while let Some((owner, waiter)) = state.next(self.0.capacity) {
             let share = self.share(owner, waiter.amount);
-            // The waiter has gone.
-            if let Err(unwanted) = waiter.give.send(share) {
-                state.give_back(&unwanted.owner, unwanted.amount);
-                unwanted.forget();
+            // The waiter was dropped.
+            if let Err(returned) = waiter.share.send(share) {
+                state.give_back(&returned.owner, returned.amount);
+                returned.forget();
             }
         }
     }
@@ -186,24 +186,24 @@ impl State {
         self.owners.get(owner).map_or(0, |owner| owner.held)
     }
 
-    /// Whether an owner that holds `held` may have `amount` more.
+    /// True if an owner that holds `held` units may have `amount` more.
     fn may_have(&self, capacity: usize, held: usize, amount: usize) -> bool {
         let free = capacity - self.used;
         amount <= free && (held == 0 || held + amount <= FREE_FACTOR * free)
     }
 
-    /// Whether an owner with so much has no more than everybody's equal part.
-    fn is_within_equal_part(&self, capacity: usize, held: usize, amount: usize) -> bool {
+    /// True if an owner with `held + amount` units has at most an equal share: the capacity divided by the number of owners.
+    fn is_within_equal_share(&self, capacity: usize, held: usize, amount: usize) -> bool {
         held == 0 || (held + amount) * self.owners.len() <= capacity
     }
 
-    /// Takes without waiting, and without overtaking those that wait with better right.
+    /// Takes units without waiting. Fails if a waiter has priority.
     fn take(&mut self, capacity: usize, owner: &Arc<str>, amount: usize) -> bool {
-        let (held, queues) =
+        let (held, has_waiters) =
             self.owners.get(owner).map_or((0, false), |owner| (owner.held, !owner.waiting.is_empty()));
-        let goes_first =
-            self.is_within_equal_part(capacity, held, amount) || !self.has_poor_waiter(capacity);
-        if queues || !goes_first || !self.may_have(capacity, held, amount) {
+        let has_priority = self.is_within_equal_share(capacity, held, amount)
+            || !self.has_waiter_below_equal_share(capacity);
+        if has_waiters || !has_priority || !self.may_have(capacity, held, amount) {
             return false;
         }
         self.used += amount;
@@ -216,17 +216,17 @@ impl State {
         true
     }
 
-    /// Whether somebody waits who has less than an equal part.
-    fn has_poor_waiter(&self, capacity: usize) -> bool {
-        let poor = |owner: &Owner| {
+    /// True if an owner waits that would have at most an equal share.
+    fn has_waiter_below_equal_share(&self, capacity: usize) -> bool {
+        let is_below = |owner: &Owner| {
             let first = owner.waiting.first_key_value();
-            first.is_some_and(|(_, first)| self.is_within_equal_part(capacity, owner.held, first.amount))
+            first.is_some_and(|(_, first)| self.is_within_equal_share(capacity, owner.held, first.amount))
         };
-        self.waiting > 0 && self.owners.values().any(poor)
+        self.waiting > 0 && self.owners.values().any(is_below)
     }
 
-    /// Grants the next waiter what it waits for: the first one of the owner that holds least. One that has less than an equal
-    /// part and needs more than there is lets nobody pass who has more.
+    /// Grants units to the next waiter: the first one of the owner that holds the fewest units. If not enough units are free for
+    /// it, no other waiter is served before it.
     fn next(&mut self, capacity: usize) -> Option<(Arc<str>, Waiter)> {
         if self.waiting == 0 {
             return None;
@@ -263,19 +263,19 @@ impl State {
 }
 
 impl Share {
-    /// How much it is.
+    /// Number of units.
     pub fn amount(&self) -> usize {
         self.amount
     }
 
-    /// Adds `amount` to it, if the owner may have it now.
+    /// Adds `amount` units, if the owner may have them now.
     pub fn try_grow(&mut self, amount: usize) -> bool {
         let Some(mut more) = self.pool.try_take(&self.owner, amount) else { return false };
         self.amount += std::mem::take(&mut more.amount);
         true
     }
 
-    /// Its amount was returned already.
+    /// Drops a share whose units were returned already.
     fn forget(mut self) {
         self.amount = 0;
     }
@@ -289,14 +289,14 @@ impl Drop for Share {
     }
 }
 
-/// A place in the queue, which nobody keeps who no longer waits.
-struct Place<'a> {
+/// Removes a waiter from the queue when its future is dropped or its time is over.
+struct WaitGuard<'a> {
     pool: &'a FairPool,
     owner: &'a Arc<str>,
     id: u64,
 }
 
-impl Drop for Place<'_> {
+impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.pool.0.state.lock();
         if let Some(owner) = state.owners.get_mut(self.owner)
@@ -304,7 +304,7 @@ impl Drop for Place<'_> {
         {
             state.waiting -= 1;
             state.forget_if_idle(self.owner);
-            // It may have been the one that the others waited for.
+            // It may have been the next waiter, which blocked the others.
             self.pool.grant(&mut state);
         }
     }
@@ -320,35 +320,35 @@ mod tests {
         owner.into()
     }
 
-    /// Takes one at a time until no more is given.
-    fn greedy(pool: &FairPool, owner: &Arc<str>) -> Vec<Share> {
+    /// Takes single units until none is granted.
+    fn take_all(pool: &FairPool, owner: &Arc<str>) -> Vec<Share> {
         std::iter::from_fn(|| pool.try_take(owner, 1)).collect()
     }
 
     #[test]
-    fn alone_it_is_nearly_all_and_the_next_one_finds_some() {
+    fn a_single_owner_gets_most_units_and_the_next_ones_find_some() {
         let pool = FairPool::new("requests", 512);
         let (a, b, c) = (name("a"), name("b"), name("c"));
-        let of_a = greedy(&pool, &a);
+        let of_a = take_all(&pool, &a);
         assert_eq!(of_a.len(), 448);
-        let (of_b, of_c) = (greedy(&pool, &b), greedy(&pool, &c));
+        let (of_b, of_c) = (take_all(&pool, &b), take_all(&pool, &c));
         assert!(of_b.len() >= 50 && of_c.len() >= 5, "{} {}", of_b.len(), of_c.len());
         drop((of_a, of_b, of_c));
         assert!(pool.0.state.lock().owners.is_empty());
-        assert_eq!(greedy(&pool, &c).len(), 448);
+        assert_eq!(take_all(&pool, &c).len(), 448);
     }
 
     #[tokio::test]
-    async fn what_is_released_goes_to_the_one_that_has_least() {
+    async fn released_units_go_to_the_owner_that_holds_the_fewest() {
         let pool = FairPool::new("requests", 512);
         let (a, b) = (name("a"), name("b"));
-        let mut of_a = greedy(&pool, &a);
-        let mut of_b = greedy(&pool, &b);
+        let mut of_a = take_all(&pool, &a);
+        let mut of_b = take_all(&pool, &b);
         let mut more_of_a = Box::pin(pool.take(&a, 1));
         assert!(more_of_a.as_mut().now_or_never().is_none());
-        // Each one that ends is b's, until both have the same.
+        // Each unit that `a` releases goes to `b`, until both have the same number.
         loop {
-            // A task that polls for long without a wait finds nothing ready.
+            // A task that never yields uses up its budget of tokio, and then finds nothing ready.
             tokio::task::yield_now().await;
             let mut next = Box::pin(pool.take(&b, 1));
             if of_b.len() >= 230 {
@@ -368,36 +368,36 @@ mod tests {
         assert!(more_of_a.as_mut().now_or_never().is_none());
         drop(of_b);
         tokio::task::yield_now().await;
-        assert!(more_of_a.now_or_never().is_some(), "b has gone");
+        assert!(more_of_a.now_or_never().is_some(), "b has released all its units");
     }
 
     #[tokio::test]
-    async fn a_large_amount_is_not_overtaken_for_ever_by_small_ones() {
+    async fn small_amounts_do_not_overtake_a_waiting_large_one() {
         let pool = FairPool::new("bytes", 64);
         let (a, b) = (name("a"), name("b"));
-        let mut of_a = greedy(&pool, &a);
+        let mut of_a = take_all(&pool, &a);
         assert_eq!(of_a.len(), 56);
         let mut large = Box::pin(pool.take(&b, 16));
         assert!(large.as_mut().now_or_never().is_none());
         of_a.truncate(49);
-        // 15 are free, and a would have two of them.
+        // 15 units are free. Without the waiter, `a` could take more.
         assert!(pool.try_take(&a, 1).is_none());
         of_a.pop();
         assert!(large.now_or_never().is_some_and(|share| share.is_ok()));
     }
 
     #[tokio::test]
-    async fn waiting_has_an_end_and_a_bound_and_those_that_left_are_forgotten() {
+    async fn waits_are_bounded_in_number_and_time_and_removed_when_dropped() {
         let pool = FairPool::new("requests", 8);
         let (a, b) = (name("a"), name("b"));
-        let of_a = greedy(&pool, &a);
+        let of_a = take_all(&pool, &a);
         let mut waiting: Vec<_> = (0..MAX_WAITING_PER_OWNER).map(|_| Box::pin(pool.take(&a, 1))).collect();
         for waits in &mut waiting {
             assert!(waits.as_mut().now_or_never().is_none());
         }
         let refused = pool.take(&a, 1).await.unwrap_err();
         assert!(matches!(refused, ShareError::QueueFull { held: 7, waiting: 1024, .. }), "{refused}");
-        assert!(pool.try_take(&b, 1).is_some(), "a's queue is not b's");
+        assert!(pool.try_take(&b, 1).is_some(), "owners have separate queues");
         drop(waiting);
         assert_eq!(pool.0.state.lock().waiting, 0);
         let late = pool.take_within(&a, 1, Duration::ZERO).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! Names to addresses.
+//! Lookup of the addresses of a host name.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -8,29 +8,29 @@ use tokio::sync::oneshot;
 
 use super::fair_pool::{FairPool, ShareError};
 
-/// What the system's resolver takes of its thread's stack, with some to spare.
+/// Stack size of a lookup thread: more than the system's resolver needs.
 const STACK_BYTES: usize = 512 << 10;
 
-/// A name has no addresses.
+/// Errors of a lookup.
 #[derive(Debug, thiserror::Error)]
 pub enum LookupError {
-    /// The owner has all the lookups that it may have.
+    /// The owner's share of lookups is used up.
     #[error(transparent)]
     Share(#[from] ShareError),
-    /// The system's resolver says no, in words only.
+    /// The system's resolver failed, or the name has no address.
     #[error("{name}: {reason}")]
     Failed {
         /// The name.
         name: String,
-        /// What it says.
+        /// The error of the resolver. It has no error code, only a text.
         reason: io::Error,
     },
 }
 
-/// The addresses of a name by the system's resolver.
+/// Looks up the addresses of a name with the system's resolver.
 ///
-/// It blocks a thread until it has an answer or gives up, which no one can hurry: a share of `lookups` is held as long, also
-/// when the future was dropped.
+/// A lookup blocks a thread until the resolver returns, and cannot be cancelled. It holds its share of `lookups` until then,
+/// also if the future is dropped.
 pub async fn lookup(
     lookups: &FairPool,
     owner: &Arc<str>,
@@ -39,18 +39,18 @@ pub async fn lookup(
 ) -> Result<Vec<SocketAddr>, LookupError> {
     let share = lookups.take(owner, 1).await?;
     let (answer, answered) = oneshot::channel();
-    let asked = name.to_owned();
-    let look = move || {
-        let found = (asked.as_str(), port).to_socket_addrs().map(Iterator::collect);
+    let host = name.to_owned();
+    let resolve = move || {
+        let found = (host.as_str(), port).to_socket_addrs().map(Iterator::collect);
         drop(share);
         let _ = answer.send(found);
     };
     let failed = |reason| LookupError::Failed { name: name.to_owned(), reason };
-    // Not the runtime's threads, of which a worker has a few, for files as well.
+    // A thread of its own: the few blocking threads of a worker are also used for files.
     std::thread::Builder::new()
         .name("lookup".into())
         .stack_size(STACK_BYTES)
-        .spawn(look)
+        .spawn(resolve)
         .map_err(failed)?;
     let found: io::Result<Vec<SocketAddr>> =
         answered.await.unwrap_or_else(|_| Err(io::Error::other("the lookup ended without an answer")));

@@ -1,5 +1,6 @@
-//! Requests of functions to other servers.
+//! Outgoing requests of functions and workflows to other servers.
 
+mod caller;
 mod cause;
 mod check;
 mod connector;
@@ -7,7 +8,6 @@ mod error;
 mod fair_pool;
 mod lookup;
 mod own_addresses;
-mod reach;
 
 use std::net::SocketAddr;
 
@@ -20,6 +20,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
 use url::Url;
 
+pub use self::caller::Caller;
 use self::check::permitted;
 pub use self::check::{Checked, check};
 use self::connector::{Tls, connections};
@@ -27,22 +28,21 @@ pub use self::error::FetchError;
 use self::error::{server, shown};
 use self::fair_pool::{FairPool, Share};
 use self::lookup::{LookupError, lookup};
-pub use self::reach::Caller;
 
-/// The largest body of an answer.
+/// Maximum size of the body of an answer, in bytes.
 pub const MAX_RESPONSE_BYTES: usize = 8 << 20;
-/// Requests under way at once, over all functions.
+/// Maximum number of requests in flight, over all functions.
 const MAX_REQUESTS: usize = 512;
-/// Names that are looked up at once, over all functions. Each blocks a thread.
+/// Maximum number of concurrent lookups, over all functions. Each blocks a thread.
 const MAX_LOOKUPS: usize = 32;
-/// Sockets of components at once, over all functions.
+/// Maximum number of TCP sockets of components, over all functions.
 const MAX_SOCKETS: usize = 512;
-/// The most redirections that are followed (Fetch standard, section 4.4).
+/// Maximum number of redirections of a request (Fetch standard, section 4.4).
 const MAX_REDIRECTS: usize = 20;
-/// Headers that another server than the first must not see.
-const FOR_ONE_SERVER: [HeaderName; 2] = [header::AUTHORIZATION, header::COOKIE];
+/// Headers that are removed when a redirection leads to another origin.
+const CREDENTIAL_HEADERS: [HeaderName; 2] = [header::AUTHORIZATION, header::COOKIE];
 
-/// Sends the requests of all callers, and shares out what there is for them.
+/// Sends the requests of all callers, with a fair share of the node's limits for each.
 pub struct HttpClient {
     tls: Tls,
     requests: FairPool,
@@ -52,7 +52,7 @@ pub struct HttpClient {
 }
 
 impl HttpClient {
-    /// A client. Answers that are not complete have at most `max_buffered_bytes` in memory, over all functions.
+    /// A client. `max_buffered_bytes` is the maximum memory for incomplete answers, over all functions.
     pub fn new(max_buffered_bytes: usize) -> Self {
         Self {
             tls: Tls::default(),
@@ -63,20 +63,20 @@ impl HttpClient {
         }
     }
 
-    /// Sends a request and reads its answer to the end; redirections lead to permitted servers only. Has no time limit of
-    /// its own but for its turn, when the caller's share is used up, and for making a connection. Dropping the future closes
-    /// the connection.
+    /// Sends a request and reads its answer to the end. Follows redirections to permitted servers only. The whole exchange has
+    /// no time limit; only the wait for a share (30 s) and opening a connection (10 s) have one. Dropping the future closes the
+    /// connection.
     ///
     /// # Errors
     /// See [`FetchError`].
     pub async fn fetch(&self, caller: &Caller, request: Checked) -> Result<IncomingResponse, FetchError> {
         let Checked { mut method, mut url, mut headers, mut body, redirect } = request;
         let first = shown(&url);
-        let turn = self.requests.take(caller.owner(), 1).await;
-        let _turn = turn.map_err(|reason| FetchError::Overloaded { server: server(&url), reason })?;
-        let connections = caller
-            .connections
-            .get_or_init(|| connections(caller.reach.clone(), self.lookups.clone(), self.tls.clone()));
+        let share = self.requests.take(caller.owner(), 1).await;
+        let _share = share.map_err(|reason| FetchError::Overloaded { server: server(&url), reason })?;
+        let connections = caller.connections.get_or_init(|| {
+            connections(caller.permissions.clone(), self.lookups.clone(), self.tls.clone())
+        });
         let mut redirects = 0;
         loop {
             let uri: Uri = match &url[..url::Position::AfterQuery].parse() {
@@ -104,7 +104,7 @@ impl HttpClient {
             }
             permitted(&next, caller, true)?;
             if next.origin() != url.origin() {
-                FOR_ONE_SERVER.iter().for_each(|name| drop(headers.remove(name)));
+                CREDENTIAL_HEADERS.iter().for_each(|name| drop(headers.remove(name)));
             }
             // Fetch standard, HTTP-redirect fetch, step 12.
             let becomes_get = match response.status() {
@@ -133,8 +133,8 @@ impl HttpClient {
         let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
         let mut total = 0;
         let mut taken: Option<Share> = None;
-        // An answer that says how long it is waits for room; one that does not has begun by then and must not hold room that
-        // others wait for while it waits itself.
+        // An answer with a known length waits for its memory once. Without a length, its memory grows while it is read, and it
+        // must not wait for more while it holds memory that others wait for.
         if let Some(bytes) = incoming.size_hint().exact().filter(|bytes| *bytes > 0) {
             let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
             if bytes > MAX_RESPONSE_BYTES {
@@ -166,7 +166,7 @@ impl HttpClient {
                 }
                 room = total;
             }
-            // Most bodies come in one piece, and need no copy.
+            // Most bodies have one frame, and need no copy.
             if total == data.len() {
                 first = data;
                 continue;
@@ -185,11 +185,11 @@ impl HttpClient {
             redirected,
         })
     }
-    /// The addresses of a name that a function may open TCP connections to, each with every port that is permitted.
+
+    /// Looks up the addresses of a name to which a function may open TCP connections. Returns each with each of `ports`.
     ///
     /// # Errors
-    /// `Overloaded` if the caller's share of lookups is used up, `Failed` if the name has no address, or none that it may lead
-    /// to.
+    /// `Overloaded` if the caller's share of lookups is used up, `Failed` if the name has no address or no permitted one.
     pub async fn resolve(
         &self,
         caller: &Caller,
@@ -203,25 +203,25 @@ impl HttpClient {
         })?;
         let with = |port: u16| found.iter().map(move |address| SocketAddr::new(address.ip(), port));
         let found = ports.iter().flat_map(|port| with(*port)).collect();
-        let open = reach::tcp_addresses(name, found, |address| permissions.allows_tcp(address));
-        open.map_err(|guarded| HostError::Failed(format!("{name}: {guarded} to permissions.tcp")))
+        let permitted = caller::tcp_addresses(name, found, |address| permissions.allows_tcp(address));
+        permitted.map_err(|guarded| HostError::Failed(format!("{name}: {guarded} to permissions.tcp")))
     }
 
-    /// A share of the sockets that components have, which the caller holds while it may use one.
+    /// Takes one of the TCP sockets for components. Dropping the share returns it.
     ///
     /// # Errors
-    /// `Overloaded` if its share is used up.
+    /// `Overloaded` if the caller's share of sockets is used up.
     pub fn socket(&self, caller: &Caller) -> Result<Share, HostError> {
         self.sockets.try_take(caller.owner(), 1).ok_or_else(|| {
             HostError::Overloaded(format!(
-                "{} has its share of the node's {MAX_SOCKETS} TCP sockets; try again later",
+                "{} has used up its share of the node's {MAX_SOCKETS} TCP sockets; try again later",
                 caller.owner()
             ))
         })
     }
 }
 
-/// Where an answer leads, if it is a redirection that can be followed.
+/// The target of a redirection; `None` if the answer is no redirection or its `Location` is invalid.
 fn target(response: &Response<Incoming>, url: &Url) -> Option<Url> {
     if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
         return None;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// How old the list may be. It is read when a connection is made, so that a new address is known before it matters.
+/// Maximum age of the cached list. An older list is read again when an address is checked.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
 static LAST_READ: Mutex<Option<Reading>> = Mutex::new(None);
@@ -15,7 +15,7 @@ struct Reading {
     own: Vec<IpAddr>,
 }
 
-/// Whether `address` belongs to this machine: to an interface, or to all of them.
+/// True if `address` is an address of this machine: of an interface, loopback or unspecified.
 pub fn is_own(address: IpAddr) -> bool {
     let address = address.to_canonical();
     if address.is_loopback() || address.is_unspecified() {
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_own_and_documentation_addresses_are_not() {
+    fn loopback_addresses_are_own_and_documentation_addresses_are_not() {
         for own in ["127.0.0.1", "127.8.9.1", "::1", "0.0.0.0", "::ffff:127.0.0.1"] {
             assert!(is_own(own.parse().unwrap()), "{own}");
         }

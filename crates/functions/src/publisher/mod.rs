@@ -1,12 +1,12 @@
 //! Messages that functions and workflows publish, on behalf of the node.
 //!
-//! A message that has to survive a crash is committed in one batch with what its invocation changed, as an outgoing message
-//! ([`record`]). The broker stores it in its own write-ahead log a moment later, and deletes the outgoing message in the same
-//! group. After a crash between the two, the next start publishes what is left over. A message for which there is no room
-//! (the next function's queue is full, or a session's, or the disk) waits by its number ([`waiting`]), in the order in which
-//! its source published.
+//! A message that has to survive a crash is committed in one batch with the changes of its invocation, as an outgoing message
+//! ([`message_record`]). Then the broker stores it in its own write-ahead log, and deletes the outgoing message in the same
+//! group. After a crash between the two, the next start publishes the remaining outgoing messages. If the queue of the next
+//! function or of a session is full, or the disk, the message waits by its number ([`waiting`]), in the order in which its
+//! source published.
 
-mod record;
+mod message_record;
 mod waiting;
 
 use std::sync::Arc;
@@ -17,15 +17,15 @@ use edgefaas_broker::{
 };
 use edgefaas_isolates::LogLevel;
 use edgefaas_state::store::{Batch, Store, StoreError};
-use record::{OUTGOING, outgoing_key, parse_outgoing_key};
+use message_record::{OUTGOING, outgoing_key, parse_outgoing_key};
 use tokio::sync::Notify;
 use waiting::Waiting;
 
 use crate::logs::Logs;
 use crate::records::{self, Damage, Records};
-pub use record::{ClientRecord, Outgoing};
+pub use message_record::{ClientRecord, Outgoing};
 
-/// A message of a commit and, if it is in the batch of that, its number there.
+/// A message of a commit. The number is that of its outgoing message, if it is in the batch of the commit.
 pub type Numbered = (Message, Option<u64>);
 
 /// Publishes messages of functions and workflows.
@@ -36,15 +36,15 @@ pub struct Publisher {
     max_message_bytes: usize,
     waiting: Waiting,
     next_number: AtomicU64,
-    has_waiting: Notify,
+    message_waits: Notify,
 }
 
 impl Publisher {
-    /// Reads the outgoing messages that an earlier run of the node has left: they wait until
+    /// Reads the outgoing messages that an earlier incarnation of the node did not publish: they wait until
     /// [`publish_waiting`](Self::publish_waiting). Blocks.
     ///
     /// # Errors
-    /// The store cannot be read. A damaged message is left out with a warning.
+    /// The store cannot be read. A damaged message is skipped with a warning.
     pub fn open(
         broker: Broker,
         store: Arc<Store>,
@@ -53,29 +53,29 @@ impl Publisher {
     ) -> Result<Self, StoreError> {
         let (records, waiting) = (Records::new(store), Waiting::default());
         let mut last = 0;
-        // What is published from now on does not overtake what an earlier run of the node has left.
+        // They wait, so that new messages of the same source do not overtake them.
         records.for_each(OUTGOING, |key, value| {
             let number = parse_outgoing_key(key);
             last = last.max(number.unwrap_or(0));
             match (number, records::decode::<Outgoing>(value)) {
-                (Some(number), Ok(outgoing)) => waiting.wait(&outgoing.source, number),
+                (Some(number), Ok(outgoing)) => waiting.add(&outgoing.source, number),
                 (_, Err(damage)) => records::warn_damaged("a message to be published", key, damage),
                 (None, _) => records::warn_damaged("a message to be published", key, Damage::Fields),
             }
         })?;
         let next_number = AtomicU64::new(last + 1);
-        let has_waiting = Notify::new();
-        Ok(Self { broker, records, logs, max_message_bytes, waiting, next_number, has_waiting })
+        let message_waits = Notify::new();
+        Ok(Self { broker, records, logs, max_message_bytes, waiting, next_number, message_waits })
     }
 
-    /// The largest message that the broker takes, in bytes.
+    /// Maximum size of a message, in bytes (`broker.max_packet`).
     pub fn max_message_bytes(&self) -> usize {
         self.max_message_bytes
     }
 
     /// Completes when a message begins to wait.
-    pub async fn has_waiting(&self) {
-        self.has_waiting.notified().await;
+    pub async fn message_waits(&self) {
+        self.message_waits.notified().await;
     }
 
     /// True if no message waits.
@@ -83,19 +83,20 @@ impl Publisher {
         self.waiting.is_empty()
     }
 
-    /// True if so many messages of a source wait that its next invocation has to. Now and then it is false nevertheless, for
-    /// one invocation.
+    /// True if too many messages of a source wait, so that its next invocation has to wait. After 1 s without progress it is
+    /// false for one invocation.
     pub fn is_full(&self, source: &str) -> bool {
         self.waiting.is_full(source)
     }
 
-    /// Adds a message to a batch; it is published when that is committed. Gives its number.
+    /// Adds a message to a batch and returns its number. The caller publishes it with
+    /// [`publish_all`](Self::publish_all) after the commit.
     pub fn put(&self, batch: &mut Batch, source: &str, depth: u8, message: &Message) -> u64 {
         let outgoing = Outgoing::new(source, depth, None, message);
         self.put_outgoing(batch, &outgoing)
     }
 
-    /// Adds messages to a batch; they are to be [sent](Self::send) when that is committed.
+    /// Adds messages to a batch. The caller has to [send](Self::send) them after the commit.
     pub fn put_all(
         &self,
         batch: &mut Batch,
@@ -104,7 +105,7 @@ impl Publisher {
         outgoing.into_iter().map(|outgoing| (self.put_outgoing(batch, &outgoing), outgoing)).collect()
     }
 
-    /// The same for messages of one source.
+    /// Adds messages of one source to a batch. The caller has to [send](Self::send) them after the commit.
     pub fn put_messages(
         &self,
         batch: &mut Batch,
@@ -121,23 +122,24 @@ impl Publisher {
         number
     }
 
-    /// Publishes messages whose batch is committed, after those of the same source that wait. A message for which there is no
-    /// room waits itself.
+    /// Publishes messages of a committed batch. A message waits if the broker has no room for it, or if other messages of the
+    /// same source wait.
     pub fn send(&self, outgoing: Vec<(u64, Outgoing)>) {
         for (number, outgoing) in outgoing {
             let source = &outgoing.source;
-            if !self.waiting.waits_behind_others(source, number) && !self.try_publish(number, &outgoing) {
-                self.let_wait(source, number);
+            if !self.waiting.add_behind_others(source, number) && !self.try_publish(number, &outgoing) {
+                self.add_waiting(source, number);
             }
         }
     }
 
-    /// Publishes the messages of a commit in order. Gives the moment at which everything is stored that was in no batch.
+    /// Publishes the messages of a commit in order. Returns the ticket at which those messages are durable that the broker
+    /// has to store and that were not in the batch.
     pub fn publish_all(&self, source: &Arc<str>, depth: u8, messages: Vec<Numbered>) -> Option<Ticket> {
         let mut stored_at = None;
         for (message, number) in messages {
             if let Some(number) = number
-                && self.waiting.waits_behind_others(source, number)
+                && self.waiting.add_behind_others(source, number)
             {
                 continue;
             }
@@ -150,12 +152,13 @@ impl Publisher {
         stored_at
     }
 
-    /// Publishes a message that was in no batch. Its loss is logged. Gives the moment at which it is stored, if it has to be.
+    /// Publishes a message that was not in a batch. Logs if it is lost. Returns the ticket at which it is durable, if the
+    /// broker has to store it.
     pub fn publish(&self, source: &Arc<str>, depth: u8, message: Message) -> Option<Ticket> {
         self.offer(source, depth, None, message, None).1
     }
 
-    /// Publishes an answer: only where `requester`, the client that asked, may publish. False if the broker refused.
+    /// Publishes an answer, if the rules of `requester` allow it. False if the broker refused it.
     pub fn answer(
         &self,
         source: &Arc<str>,
@@ -166,7 +169,7 @@ impl Publisher {
         self.offer(source, depth, requester, message, None).0
     }
 
-    /// Publishes messages that wait, as far as there is room now.
+    /// Publishes the waiting messages for which the broker has room now.
     pub fn publish_waiting(&self) {
         for source in self.waiting.sources() {
             while let Some(number) = self.waiting.first(&source) {
@@ -176,7 +179,7 @@ impl Publisher {
                     Ok(_) => {}
                     Err(error) => {
                         tracing::warn!(function = source, number, %error, "a message is lost");
-                        self.broker.record(vec![forget(number)]);
+                        self.broker.record(vec![delete_outgoing(number)]);
                     }
                 }
                 self.waiting.published(&source);
@@ -184,13 +187,13 @@ impl Publisher {
         }
     }
 
-    fn let_wait(&self, source: &str, number: u64) {
-        self.waiting.wait(source, number);
-        self.has_waiting.notify_one();
+    fn add_waiting(&self, source: &str, number: u64) {
+        self.waiting.add(source, number);
+        self.message_waits.notify_one();
     }
 
-    /// Publishes a message and, if it has a number, deletes it among the outgoing ones, both or neither. Says whether the
-    /// broker took it, and when it is stored.
+    /// Publishes a message and, if it has a number, deletes its outgoing message atomically. Returns true if the broker
+    /// accepted it or it waits, and the ticket at which it is durable.
     fn offer(
         &self,
         source: &Arc<str>,
@@ -202,19 +205,19 @@ impl Publisher {
         let origin = Origin::Node { source: source.clone(), depth, requester };
         let topic = message.topic().clone();
         let topic = topic.as_str();
-        let forgotten = || number.map(forget).into_iter().collect();
-        let published = self.broker.publish_with(&origin, message, forgotten());
-        let (taken, lost) = match published.outcome {
+        let deletion = || number.map(delete_outgoing).into_iter().collect();
+        let published = self.broker.publish_with(&origin, message, deletion());
+        let (accepted, reason) = match published.outcome {
             PublishOutcome::Rejected(reason) => {
-                // It is stored, and goes out when there is room.
+                // The outgoing message is stored: it is published when there is room.
                 if let Some(number) = number
                     && reason == RejectReason::QuotaExceeded
                 {
-                    self.let_wait(source, number);
+                    self.add_waiting(source, number);
                     return (true, None);
                 }
                 if number.is_some() {
-                    self.broker.record(forgotten());
+                    self.broker.record(deletion());
                 }
                 (false, format!("the message on {topic} was refused: {reason:?}"))
             }
@@ -224,11 +227,11 @@ impl Publisher {
             }
             _ => return (true, published.ticket),
         };
-        self.logs.add(source, "", LogLevel::Warn, lost);
-        (taken, published.ticket)
+        self.logs.add(source, "", LogLevel::Warn, reason);
+        (accepted, published.ticket)
     }
 
-    /// Publishes a stored message and forgets it, both or neither; false if there is no room for it somewhere.
+    /// Publishes a stored message and deletes its outgoing message atomically. False if there is no room for it now.
     fn try_publish(&self, number: u64, outgoing: &Outgoing) -> bool {
         let source: Arc<str> = outgoing.source.as_str().into();
         let requester = outgoing.requester.as_ref().map(ClientRecord::client);
@@ -237,15 +240,16 @@ impl Publisher {
             Ok(message) => message,
             Err(damage) => {
                 tracing::warn!(function = &*source, number, %damage, "a message is lost");
-                self.broker.record(vec![forget(number)]);
+                self.broker.record(vec![delete_outgoing(number)]);
                 return true;
             }
         };
         let topic = message.topic().clone();
-        let lost = match self.broker.publish_with(&origin, message, vec![forget(number)]).outcome {
+        let reason = match self.broker.publish_with(&origin, message, vec![delete_outgoing(number)]).outcome
+        {
             PublishOutcome::Rejected(RejectReason::QuotaExceeded) => return false,
             PublishOutcome::Rejected(reason) => {
-                self.broker.record(vec![forget(number)]);
+                self.broker.record(vec![delete_outgoing(number)]);
                 format!("the message on {} was refused: {reason:?}", topic.as_str())
             }
             PublishOutcome::Routed(routed) if routed.dropped > 0 => {
@@ -254,12 +258,12 @@ impl Publisher {
             }
             _ => return true,
         };
-        self.logs.add(&source, "", LogLevel::Warn, lost);
+        self.logs.add(&source, "", LogLevel::Warn, reason);
         true
     }
 }
 
-/// Deletes an outgoing message, which is published.
-pub(crate) fn forget(number: u64) -> Change {
+/// The change of the broker's store that deletes a published outgoing message.
+pub(crate) fn delete_outgoing(number: u64) -> Change {
     Change { space: Space::Hook, key: outgoing_key(number), value: None }
 }

@@ -1,19 +1,18 @@
-//! Numbers of outgoing messages for which there is no room yet: the next function's queue is full, or a session's, or the
-//! disk.
+//! Numbers of outgoing messages that wait because the queue of the next function or of a session is full, or the disk.
 //!
-//! The messages are on the disk already. They wait in the order in which their source published them. A function with many
-//! waiting messages runs no durable invocation until there is room: backpressure reaches the first publisher step by step.
+//! The messages are on the disk already. They wait in the order in which their source published them. A function with
+//! [`MAX_WAITING`] waiting messages starts no durable invocation: so backpressure reaches the first publisher of a chain.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Messages of one function that may wait before its next durable invocation has to.
+/// Number of waiting messages of one function from which on its next durable invocation has to wait.
 const MAX_WAITING: usize = 256;
-/// After so long without any progress one more invocation may run: functions whose messages start each other in a circle
-/// make room in no other way.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// After this time without progress, one more invocation may run: functions that trigger each other in a loop can make
+/// room in no other way.
+const STUCK_TIME: Duration = Duration::from_secs(1);
 
 /// Waiting messages by source.
 #[derive(Default)]
@@ -23,13 +22,13 @@ pub(super) struct Waiting {
 
 struct Numbers {
     numbers: VecDeque<u64>,
-    /// When one of them was published last, or an invocation was let run all the same.
-    moved: Instant,
+    /// The last time that a message was published, or that [`Waiting::is_full`] permitted one more invocation.
+    last_progress: Instant,
 }
 
 impl Waiting {
-    /// Lets a message wait if others of its source do; says whether it does.
-    pub fn waits_behind_others(&self, source: &str, number: u64) -> bool {
+    /// Adds a message if other messages of its source wait. True if it was added.
+    pub fn add_behind_others(&self, source: &str, number: u64) -> bool {
         match self.waiting.lock().get_mut(source) {
             Some(waiting) => {
                 waiting.numbers.push_back(number);
@@ -39,37 +38,36 @@ impl Waiting {
         }
     }
 
-    /// Lets a message wait.
-    pub fn wait(&self, source: &str, number: u64) {
+    /// Adds a message.
+    pub fn add(&self, source: &str, number: u64) {
         let mut waiting = self.waiting.lock();
-        let new = || Numbers { numbers: VecDeque::new(), moved: Instant::now() };
+        let new = || Numbers { numbers: VecDeque::new(), last_progress: Instant::now() };
         waiting.entry(source.to_owned()).or_insert_with(new).numbers.push_back(number);
     }
 
-    /// Whose messages wait.
+    /// The sources with waiting messages.
     pub fn sources(&self) -> Vec<String> {
         self.waiting.lock().keys().cloned().collect()
     }
 
-    /// The message of a source that has waited longest. It keeps its place, and so others theirs behind it, until it is
-    /// [published](Self::published).
+    /// The first waiting message of a source. It stays in the queue until [`published`](Self::published).
     pub fn first(&self, source: &str) -> Option<u64> {
         self.waiting.lock().get(source)?.numbers.front().copied()
     }
 
-    /// The first message of a source waits no more.
+    /// Removes the first waiting message of a source.
     pub fn published(&self, source: &str) {
         let mut all = self.waiting.lock();
         let Some(waiting) = all.get_mut(source) else { return };
         waiting.numbers.pop_front();
-        waiting.moved = Instant::now();
+        waiting.last_progress = Instant::now();
         if waiting.numbers.is_empty() {
             all.remove(source);
         }
     }
 
-    /// True if so many messages of a function wait that its next invocation has to. Once in a while it is false all the
-    /// same, for one invocation.
+    /// True if [`MAX_WAITING`] messages of a function wait, so that its next invocation has to wait. After [`STUCK_TIME`]
+    /// without progress it is false for one invocation.
     pub fn is_full(&self, source: &str) -> bool {
         let mut all = self.waiting.lock();
         let Some(waiting) = all.get_mut(source).filter(|waiting| waiting.numbers.len() >= MAX_WAITING)
@@ -77,14 +75,14 @@ impl Waiting {
             return false;
         };
         let now = Instant::now();
-        let stuck = now.duration_since(waiting.moved) >= PATIENCE;
+        let stuck = now.duration_since(waiting.last_progress) >= STUCK_TIME;
         if stuck {
-            waiting.moved = now;
+            waiting.last_progress = now;
         }
         !stuck
     }
 
-    /// True if nothing waits.
+    /// True if no message waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.lock().is_empty()
     }
@@ -95,13 +93,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_wait_in_order_and_hold_their_function_back() {
+    fn messages_wait_in_order_and_block_their_function() {
         let waiting = Waiting::default();
-        assert!(!waiting.waits_behind_others("f", 1));
-        waiting.wait("f", 1);
+        assert!(!waiting.add_behind_others("f", 1));
+        waiting.add("f", 1);
         for number in 2..=MAX_WAITING as u64 {
             assert!(!waiting.is_full("f"));
-            assert!(waiting.waits_behind_others("f", number));
+            assert!(waiting.add_behind_others("f", number));
         }
         assert!(waiting.is_full("f") && !waiting.is_full("g"));
         for number in 1..=MAX_WAITING as u64 {
@@ -112,11 +110,11 @@ mod tests {
     }
 
     #[test]
-    fn one_more_may_run_when_nothing_moves() {
+    fn one_invocation_may_run_without_progress() {
         let waiting = Waiting::default();
-        (0..MAX_WAITING as u64).for_each(|number| waiting.wait("f", number));
-        let long_ago = Instant::now().checked_sub(PATIENCE).expect("the clock is past its first second");
-        waiting.waiting.lock().get_mut("f").expect("it waits").moved = long_ago;
+        (0..MAX_WAITING as u64).for_each(|number| waiting.add("f", number));
+        let long_ago = Instant::now().checked_sub(STUCK_TIME).expect("the clock is past its first second");
+        waiting.waiting.lock().get_mut("f").expect("it waits").last_progress = long_ago;
         assert!(!waiting.is_full("f"));
         assert!(waiting.is_full("f"));
     }

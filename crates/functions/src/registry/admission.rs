@@ -1,4 +1,4 @@
-//! Who runs now, who waits, and who is turned away: a function's bounded queue.
+//! Admission control of one function: limit of concurrent invocations, bounded queue, rejection.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use edgefaas_manifest::{Limits, QueueOrder, WhenFull};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// The gate of one function.
+/// The permits and the queue of one function.
 pub struct Admission {
     concurrency: u32,
     capacity: usize,
@@ -26,41 +26,41 @@ struct State {
 struct Waiter {
     number: u64,
     durable: bool,
-    turn: oneshot::Sender<Permit>,
+    permit: oneshot::Sender<Permit>,
 }
 
-/// The right to run; given back when it is dropped.
+/// The right to run. Dropping it passes it to the next waiter.
 pub struct Permit {
-    gate: Arc<Admission>,
-    // The permit is being handed on: dropping it must not do so again.
+    admission: Arc<Admission>,
+    // False if dropping the permit must not release it.
     armed: bool,
 }
 
-/// A place at the gate: the right to run, or a place in the queue.
+/// An admitted invocation: it has a permit, or a slot in the queue.
 pub enum Ticket {
-    /// Run now.
+    /// It can run now.
     Ready(Permit),
-    /// Wait for the turn.
-    Waiting(Place),
+    /// It has to wait.
+    Waiting(QueueSlot),
 }
 
-/// A place in the queue; given up when it is dropped.
-pub struct Place {
-    gate: Arc<Admission>,
+/// A slot in the queue. Dropping it leaves the queue.
+pub struct QueueSlot {
+    admission: Arc<Admission>,
     number: u64,
-    turn: oneshot::Receiver<Permit>,
+    permit: oneshot::Receiver<Permit>,
 }
 
 /// The queue is full.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// The place was given to a newer invocation.
+/// The invocation was dropped from the queue for a newer one.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Dropped;
 
 impl Admission {
-    /// A gate with a function's limits.
+    /// Without invocations, with the limits of a function.
     pub fn new(limits: &Limits) -> Arc<Self> {
         Arc::new(Self {
             concurrency: limits.concurrency,
@@ -71,12 +71,15 @@ impl Admission {
         })
     }
 
-    /// A place, at once: this never waits.
+    /// Takes a permit or a slot in the queue. Does not wait.
+    ///
+    /// # Errors
+    /// The queue is full, and its policy is not to drop the oldest, or only durable invocations wait.
     pub fn enter(self: &Arc<Self>) -> Result<Ticket, Full> {
         let mut state = self.state.lock();
         if state.running < self.concurrency {
             state.running += 1;
-            return Ok(Ticket::Ready(Permit { gate: self.clone(), armed: true }));
+            return Ok(Ticket::Ready(Permit { admission: self.clone(), armed: true }));
         }
         let mut dropped = None;
         if state.waiting.len() >= self.capacity {
@@ -88,44 +91,44 @@ impl Admission {
                 }
             }
         }
-        let place = self.wait(&mut state, false);
+        let slot = self.enqueue(&mut state, false);
         drop(state);
         drop(dropped);
-        Ok(Ticket::Waiting(place))
+        Ok(Ticket::Waiting(slot))
     }
 
-    /// A place for a durable invocation, which was counted when it was accepted: there always is one, and nobody is put
-    /// in it instead. Of these no more than `concurrency` ask at the same time.
+    /// Takes a permit or a slot for a durable invocation. It always gets one, also over the capacity, and is never dropped,
+    /// because the durable queue has its own capacity. The durable queue starts at most `concurrency` of them at a time.
     pub fn enter_durable(self: &Arc<Self>) -> Ticket {
         let mut state = self.state.lock();
         if state.running < self.concurrency {
             state.running += 1;
-            return Ticket::Ready(Permit { gate: self.clone(), armed: true });
+            return Ticket::Ready(Permit { admission: self.clone(), armed: true });
         }
-        Ticket::Waiting(self.wait(&mut state, true))
+        Ticket::Waiting(self.enqueue(&mut state, true))
     }
 
-    fn wait(self: &Arc<Self>, state: &mut State, durable: bool) -> Place {
-        let (turn, comes) = oneshot::channel();
+    fn enqueue(self: &Arc<Self>, state: &mut State, durable: bool) -> QueueSlot {
+        let (sender, permit) = oneshot::channel();
         let number = state.next_number;
         state.next_number += 1;
-        state.waiting.push_back(Waiter { number, durable, turn });
-        Place { gate: self.clone(), number, turn: comes }
+        state.waiting.push_back(Waiter { number, durable, permit: sender });
+        QueueSlot { admission: self.clone(), number, permit }
     }
 
-    /// How many run and how many wait.
+    /// Number of running and of waiting invocations.
     pub fn load(&self) -> (u32, u32) {
         let state = self.state.lock();
         (state.running, state.waiting.len() as u32)
     }
 
-    /// How many may wait.
+    /// Maximum number of waiting invocations.
     pub fn capacity(&self) -> u32 {
         self.capacity as u32
     }
 
-    /// Hands a permit on to who is next, or takes it back.
-    fn next(self: &Arc<Self>) {
+    /// Passes a released permit to the next waiter, or lowers the number of running invocations.
+    fn release(self: &Arc<Self>) {
         loop {
             let waiter = {
                 let mut state = self.state.lock();
@@ -141,9 +144,9 @@ impl Admission {
                     }
                 }
             };
-            match waiter.turn.send(Permit { gate: self.clone(), armed: true }) {
+            match waiter.permit.send(Permit { admission: self.clone(), armed: true }) {
                 Ok(()) => return,
-                // It gave up in this very moment: the permit comes back and goes to the next one.
+                // The waiter was dropped meanwhile: the permit goes to the next one.
                 Err(mut permit) => permit.armed = false,
             }
         }
@@ -152,10 +155,13 @@ impl Admission {
 
 impl Ticket {
     /// Waits for the right to run.
-    pub async fn turn(self) -> Result<Permit, Dropped> {
+    ///
+    /// # Errors
+    /// The invocation was dropped from a full queue.
+    pub async fn permit(self) -> Result<Permit, Dropped> {
         match self {
             Self::Ready(permit) => Ok(permit),
-            Self::Waiting(mut place) => (&mut place.turn).await.map_err(|_| Dropped),
+            Self::Waiting(mut slot) => (&mut slot.permit).await.map_err(|_| Dropped),
         }
     }
 }
@@ -163,19 +169,19 @@ impl Ticket {
 impl Drop for Permit {
     fn drop(&mut self) {
         if self.armed {
-            self.gate.next();
+            self.admission.release();
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for QueueSlot {
     fn drop(&mut self) {
-        self.turn.close();
-        // A permit that was sent but never received goes back when it is dropped here.
-        if self.turn.try_recv().is_ok() {
+        self.permit.close();
+        // Dropping a permit that was sent but not received releases it.
+        if self.permit.try_recv().is_ok() {
             return;
         }
-        let mut state = self.gate.state.lock();
+        let mut state = self.admission.state.lock();
         if let Some(index) = state.waiting.iter().position(|waiter| waiter.number == self.number) {
             state.waiting.remove(index);
         }
@@ -187,7 +193,12 @@ mod tests {
     use super::*;
     use edgefaas_manifest::Queue;
 
-    fn gate(concurrency: u32, capacity: u32, order: QueueOrder, when_full: WhenFull) -> Arc<Admission> {
+    fn admission(
+        concurrency: u32,
+        capacity: u32,
+        order: QueueOrder,
+        when_full: WhenFull,
+    ) -> Arc<Admission> {
         let queue = Queue { capacity, order, when_full };
         Admission::new(&Limits { concurrency, queue, ..Limits::default() })
     }
@@ -195,65 +206,65 @@ mod tests {
     fn ready(ticket: Ticket) -> Permit {
         match ticket {
             Ticket::Ready(permit) => permit,
-            Ticket::Waiting(_) => panic!("it should not wait"),
+            Ticket::Waiting(_) => panic!("the invocation has to wait"),
         }
     }
 
     #[tokio::test]
-    async fn at_most_so_many_run_and_so_many_wait() {
-        let gate = gate(2, 1, QueueOrder::Fifo, WhenFull::Reject);
-        let first = ready(gate.enter().unwrap());
-        let _second = ready(gate.enter().unwrap());
-        let third = gate.enter().unwrap();
-        assert_eq!(gate.enter().err(), Some(Full));
-        assert_eq!(gate.load(), (2, 1));
+    async fn running_and_waiting_invocations_are_limited() {
+        let admission = admission(2, 1, QueueOrder::Fifo, WhenFull::Reject);
+        let first = ready(admission.enter().unwrap());
+        let _second = ready(admission.enter().unwrap());
+        let third = admission.enter().unwrap();
+        assert_eq!(admission.enter().err(), Some(Full));
+        assert_eq!(admission.load(), (2, 1));
         drop(first);
-        let third = third.turn().await.unwrap();
-        assert_eq!(gate.load(), (2, 0));
+        let third = third.permit().await.unwrap();
+        assert_eq!(admission.load(), (2, 0));
         drop(third);
-        assert_eq!(gate.load(), (1, 0));
+        assert_eq!(admission.load(), (1, 0));
     }
 
     #[tokio::test]
-    async fn the_order_decides_who_is_next() {
+    async fn the_order_decides_which_invocation_is_next() {
         for (order, expected) in [(QueueOrder::Fifo, 0), (QueueOrder::Lifo, 2)] {
-            let gate = gate(1, 10, order, WhenFull::Reject);
-            let running = ready(gate.enter().unwrap());
-            let mut waiting: Vec<_> = (0..3).map(|_| gate.enter().unwrap()).collect();
+            let admission = admission(1, 10, order, WhenFull::Reject);
+            let running = ready(admission.enter().unwrap());
+            let mut waiting: Vec<_> = (0..3).map(|_| admission.enter().unwrap()).collect();
             drop(running);
-            let permit = waiting.remove(expected).turn().await.unwrap();
-            assert_eq!(gate.load(), (1, 2));
+            let permit = waiting.remove(expected).permit().await.unwrap();
+            assert_eq!(admission.load(), (1, 2));
             drop(waiting);
             drop(permit);
-            assert_eq!(gate.load(), (0, 0));
+            assert_eq!(admission.load(), (0, 0));
         }
     }
 
     #[tokio::test]
     async fn drop_oldest_makes_room_for_the_new_one() {
-        let gate = gate(1, 1, QueueOrder::Fifo, WhenFull::DropOldest);
-        let running = ready(gate.enter().unwrap());
-        let oldest = gate.enter().unwrap();
-        let newest = gate.enter().unwrap();
-        assert_eq!(oldest.turn().await.err(), Some(Dropped));
+        let admission = admission(1, 1, QueueOrder::Fifo, WhenFull::DropOldest);
+        let running = ready(admission.enter().unwrap());
+        let oldest = admission.enter().unwrap();
+        let newest = admission.enter().unwrap();
+        assert_eq!(oldest.permit().await.err(), Some(Dropped));
         drop(running);
-        assert!(newest.turn().await.is_ok());
+        assert!(newest.permit().await.is_ok());
     }
 
     #[tokio::test]
-    async fn who_gives_up_leaves_no_trace() {
-        let gate = gate(1, 2, QueueOrder::Fifo, WhenFull::Reject);
-        let running = ready(gate.enter().unwrap());
-        let quitter = gate.enter().unwrap();
-        let patient = gate.enter().unwrap();
-        drop(quitter);
-        assert_eq!(gate.load(), (1, 1));
+    async fn a_dropped_ticket_frees_its_slot_or_permit() {
+        let admission = admission(1, 2, QueueOrder::Fifo, WhenFull::Reject);
+        let running = ready(admission.enter().unwrap());
+        let cancelled = admission.enter().unwrap();
+        let waiting = admission.enter().unwrap();
+        drop(cancelled);
+        assert_eq!(admission.load(), (1, 1));
         drop(running);
-        let permit = patient.turn().await.unwrap();
-        // A permit that was handed over to somebody who never took it comes back.
-        let late = gate.enter().unwrap();
+        let permit = waiting.permit().await.unwrap();
+        // A permit that was sent to a waiter that never received it is released.
+        let late = admission.enter().unwrap();
         drop(permit);
         drop(late);
-        assert_eq!(gate.load(), (0, 0));
+        assert_eq!(admission.load(), (0, 0));
     }
 }

@@ -1,4 +1,4 @@
-//! Workflows as they run.
+//! Deployed workflows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use edgefaas_workflow::{Compiled, DefinitionError, Program, compile};
 
 use crate::outgoing::Caller;
 
-/// A workflow of one revision.
+/// A deployed workflow of one revision.
 pub struct LiveWorkflow {
     /// Its name: `document.name`.
     pub name: Arc<str>,
@@ -20,21 +20,21 @@ pub struct LiveWorkflow {
     pub text: Arc<str>,
     /// The digest of its text: instances are bound to it.
     pub digest: [u8; 32],
-    /// What it does.
+    /// The compiled definition.
     pub program: Arc<Program>,
-    /// What it may reach beside its own app.
+    /// Its permissions outside its own app.
     pub permissions: Permissions,
-    /// Its requests to other servers.
+    /// The owner of its outgoing requests.
     pub caller: Caller,
-    /// Its figures.
+    /// Its metrics.
     pub figures: WorkflowFigures,
-    /// The events that start it are evaluated in a lane of its own.
+    /// True if the events that start it are evaluated in a lane of its own.
     pub needs_lane: bool,
-    /// What is odd about it.
+    /// Warnings of the compiler.
     pub warnings: Option<DefinitionError>,
 }
 
-/// How often something has happened to the instances of a workflow since it was deployed.
+/// Counters of the instances of a workflow since it was deployed.
 #[derive(Default)]
 #[allow(missing_docs)]
 pub struct WorkflowFigures {
@@ -43,20 +43,20 @@ pub struct WorkflowFigures {
     pub faulted: AtomicU64,
     pub cancelled: AtomicU64,
     pub rejected: AtomicU64,
-    /// Instances that have not ended.
+    /// Number of instances that have not ended.
     pub live: AtomicU64,
     pub duration_us: AtomicU64,
-    /// When a dropped event was logged last, by the node's own clock; 0 for never.
+    /// The last time that a dropped event was logged, in milliseconds of the node's own clock; 0 for never.
     pub drop_logged_ms: AtomicU64,
 }
 
-/// A workflow can't be what the manifest says.
+/// Errors of the workflows of a deploy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WorkflowError {
-    /// Its definition is no good.
+    /// A definition is invalid.
     #[error(transparent)]
     Definition(#[from] DefinitionError),
-    /// The name is none for this node.
+    /// The name is invalid.
     #[error(
         "{file}: `document.name` is `{name}`; here a name has 1 to 63 of a-z, 0-9, `_` and `-`, and is not `files`"
     )]
@@ -66,7 +66,7 @@ pub enum WorkflowError {
         /// The name.
         name: String,
     },
-    /// Two files have the same name in them.
+    /// Two files have the same `document.name`.
     #[error("{file}: workflow `{name}` is in `{other}` already")]
     Twice {
         /// The file.
@@ -76,7 +76,7 @@ pub enum WorkflowError {
         /// The other file.
         other: String,
     },
-    /// A function of the app has the name.
+    /// A function of the app has the same name.
     #[error("{file}: `{name}` is the name of a function of this app; workflows are called like functions")]
     IsFunction {
         /// The file.
@@ -84,9 +84,10 @@ pub enum WorkflowError {
         /// The name.
         name: String,
     },
-    /// A table of the manifest is for no workflow.
+    /// The manifest has a table for an unknown workflow.
     #[error(
-        "[workflows.{name}] in the manifest is for no workflow of this app: the name is `document.name` of a definition"
+        "[workflows.{name}] in the manifest does not match a workflow of this app: the name must be the `document.name` of a \
+         definition"
     )]
     Unknown {
         /// The name.
@@ -98,7 +99,7 @@ impl LiveWorkflow {
     /// Compiles a definition.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The definition is invalid.
     pub fn compile(
         app: &Arc<str>,
         file: &str,
@@ -120,19 +121,18 @@ impl LiveWorkflow {
         })
     }
 
-    /// Replaces its permissions.
-    fn permit(&mut self, permissions: Permissions) {
+    fn set_permissions(&mut self, permissions: Permissions) {
         self.caller = Caller::new(self.caller.owner().clone(), permissions.http.clone());
         self.permissions = permissions;
     }
 
-    /// What starts it by itself, in words.
+    /// Its triggers as text, for lists.
     pub fn triggers(&self) -> Vec<String> {
         let Some(schedule) = &self.program.schedule else { return Vec::new() };
         let mut triggers = Vec::new();
         triggers.extend(schedule.cron.as_ref().map(|cron| format!("cron {cron}")));
-        triggers.extend(schedule.every_ms.map(|ms| format!("every {}", words(ms))));
-        triggers.extend(schedule.after_ms.map(|ms| format!("after {}", words(ms))));
+        triggers.extend(schedule.every_ms.map(|ms| format!("every {}", duration_text(ms))));
+        triggers.extend(schedule.after_ms.map(|ms| format!("after {}", duration_text(ms))));
         for filter in schedule.on.iter().flat_map(|on| &on.filters) {
             let text = |name: &str| {
                 let (_, value) = filter.attributes.iter().find(|(attribute, _)| attribute == name)?;
@@ -144,13 +144,13 @@ impl LiveWorkflow {
         triggers
     }
 
-    /// Whether it may call a function or workflow of `app`.
+    /// True if it may call function or workflow `name` of `app`.
     pub fn may_call(&self, name: &str, app: &str) -> bool {
         *self.app == *app || self.permissions.allows_call(name)
     }
 }
 
-/// The workflows of an app, by name.
+/// Compiles the workflows of an app; `texts` by file. The result is sorted by name.
 pub(super) fn compile_all(
     manifest: &Manifest,
     texts: &BTreeMap<String, String>,
@@ -166,7 +166,7 @@ pub(super) fn compile_all(
         if manifest.functions.contains_key(&name) {
             return Err(WorkflowError::IsFunction { file, name });
         }
-        workflow.permit(manifest.workflows.permissions.get(&name).cloned().unwrap_or_default());
+        workflow.set_permissions(manifest.workflows.permissions.get(&name).cloned().unwrap_or_default());
         if let Some((other, _)) = found.get(&name) {
             return Err(WorkflowError::Twice { file, name, other: other.clone() });
         }
@@ -178,20 +178,21 @@ pub(super) fn compile_all(
     Ok(found.into_values().map(|(_, workflow)| workflow).collect())
 }
 
-/// Whether a workflow starts only when several events have come together.
+/// True if a workflow starts when several events together match a rule.
 pub fn has_rule(program: &Program) -> bool {
     let Some(schedule) = &program.schedule else { return false };
     let several = schedule.on.as_ref().is_some_and(|on| on.mode == Mode::All && on.filters.len() > 1);
     schedule.rule.is_some() || several
 }
 
-/// Whether the events of a workflow are evaluated in a lane: expressions that need jaq may take long, and rules have state.
+/// True if the start events of a workflow are evaluated in a lane: expressions that need jaq may take long, and rules have
+/// state.
 fn needs_lane(program: &Program) -> bool {
     let filters =
         program.schedule.iter().filter_map(|schedule| schedule.on.as_ref()).flat_map(|on| &on.filters);
     has_rule(program) || filters.into_iter().any(|filter| !filter.is_native())
 }
 
-fn words(ms: u64) -> String {
+fn duration_text(ms: u64) -> String {
     humantime::format_duration(std::time::Duration::from_millis(ms)).to_string()
 }

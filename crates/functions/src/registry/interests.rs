@@ -1,8 +1,8 @@
-//! Who waits for which events: by topic, by type, by correlated values; never by going through all who wait.
+//! Index of the workflows and instances that wait for events: by topic, by type, by correlated values.
 //!
-//! Finding has three steps, so that no lock of the index is held while expressions are evaluated: the groups that an event
-//! may concern ([`Interests::candidates`]), the values of their expressions ([`Candidate::values`]), and the members with
-//! these values ([`Interests::members`]).
+//! A lookup does not visit all waiters. It has three steps, so that no lock of the index is held while expressions are
+//! evaluated: find the groups that an event may match ([`Interests::candidates`]), evaluate their expressions
+//! ([`Candidate::values`]), and find the members with these values ([`Interests::members`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,27 +17,27 @@ use parking_lot::RwLock;
 use serde_json::Value;
 use ulid::Ulid;
 
-/// Who waits.
+/// A workflow or instance that waits for events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Waiter {
-    /// A workflow that starts.
+    /// A workflow, by name: the event starts an instance.
     Start(Arc<str>),
-    /// An instance that goes on.
+    /// A `listen` task of an instance: the event continues it.
     Instance(Ulid, FrameId),
 }
 
-/// A filter of somebody who waits.
+/// A filter of a waiter.
 #[derive(Debug, Clone)]
 pub struct Interest {
-    /// Who waits.
+    /// The waiter.
     pub waiter: Waiter,
-    /// The index of the filter among the waiter's.
+    /// The index of the filter in the waiter's list of filters.
     pub source: u32,
-    /// What an event has to fit.
+    /// The filter that an event has to match.
     pub filter: Arc<ActiveFilter>,
 }
 
-/// Everybody who waits.
+/// The index of all filters.
 #[derive(Default)]
 pub struct Interests {
     /// Groups by the topic filter of MQTT messages.
@@ -47,15 +47,15 @@ pub struct Interests {
     groups: HashMap<usize, Group>,
     ids: HashMap<GroupKey, usize>,
     next: usize,
-    /// The groups a waiter is in, to take it out of them.
+    /// The groups and values of each instance, for removal.
     members: HashMap<(Ulid, FrameId), Vec<(usize, String)>>,
 }
 
-/// What all of a group have in common.
+/// The common properties of the filters in a group.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct GroupKey {
     found_by: FoundBy,
-    /// The expressions whose values tell the members apart.
+    /// The correlation expressions. Their values identify the members of the group.
     from: Vec<String>,
 }
 
@@ -72,20 +72,20 @@ struct Group {
     members: BTreeMap<String, Vec<Interest>>,
 }
 
-/// A group of filters that an event may concern.
+/// A group of filters that an event may match.
 pub struct Candidate {
     group: usize,
     from: Arc<[Expression]>,
 }
 
-/// The members of a group that an event concerns.
+/// A group and the values that its members must have.
 pub struct Found {
     group: usize,
     values: String,
 }
 
 impl Candidate {
-    /// Evaluates the expressions of the group; nothing if one has no value.
+    /// Evaluates the expressions of the group; `None` if one fails.
     fn values(self, event: &Value, unix_ms: u64) -> Option<Found> {
         let values: Result<Vec<Value>, _> =
             self.from.iter().map(|from| from.eval_json(event, unix_ms)).collect();
@@ -94,16 +94,16 @@ impl Candidate {
     }
 }
 
-/// A filter with its place in the index.
-struct Placed {
+/// A filter with its key in the index.
+struct IndexedInterest {
     interest: Interest,
     key: GroupKey,
     from: Vec<Expression>,
     values: String,
 }
 
-impl Placed {
-    fn of(interest: Interest) -> Self {
+impl IndexedInterest {
+    fn new(interest: Interest) -> Self {
         let kind = interest.filter.attribute("type");
         let subject = interest.filter.attribute("subject");
         let found_by = match (kind, subject) {
@@ -121,31 +121,31 @@ impl Placed {
     }
 }
 
-/// Interests that change while messages pass: those of instances.
+/// The interests of instances, which change while messages are matched.
 #[derive(Default)]
 pub struct SharedInterests {
     all: RwLock<Interests>,
-    /// There are some; changed with `all` locked.
+    /// True if `all` is not empty. Changed while `all` is locked.
     any: AtomicBool,
 }
 
 impl SharedInterests {
-    /// Adds the filters of a listen.
+    /// Adds the filters of a `listen` task.
     pub fn add(&self, interests: impl IntoIterator<Item = Interest>) {
-        let placed: Vec<Placed> = interests.into_iter().map(Placed::of).collect();
+        let indexed: Vec<IndexedInterest> = interests.into_iter().map(IndexedInterest::new).collect();
         let mut all = self.all.write();
-        placed.into_iter().for_each(|placed| all.put(placed));
+        indexed.into_iter().for_each(|indexed| all.put(indexed));
         self.any.store(!all.is_empty(), Relaxed);
     }
 
-    /// A listen has ended.
+    /// Removes the filters of a `listen` task.
     pub fn remove(&self, id: Ulid, frame: FrameId) {
         let mut all = self.all.write();
         all.remove(id, frame);
         self.any.store(!all.is_empty(), Relaxed);
     }
 
-    /// Whether there are none. Takes no lock, so that a message costs one look while nobody waits for events.
+    /// True if no instance waits. Takes no lock, so that a message costs one atomic load while no instance waits.
     pub fn is_empty(&self) -> bool {
         !self.any.load(Relaxed)
     }
@@ -160,7 +160,8 @@ impl SharedInterests {
         self.all.read().wants_events()
     }
 
-    /// See [`Interests::matching`]. The index is locked while groups and members are looked up, and not between.
+    /// See [`Interests::matching`]. The index is locked while groups and members are looked up, but not while expressions are
+    /// evaluated.
     pub fn matching(&self, topic: Option<&str>, event: &Value, unix_ms: u64) -> Vec<Interest> {
         let candidates = self.all.read().candidates(topic, event);
         if candidates.is_empty() {
@@ -175,24 +176,24 @@ impl SharedInterests {
 }
 
 impl Interests {
-    /// Nobody waits.
+    /// True if the index has no filters.
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
 
-    /// Adds a waiter's filter.
+    /// Adds a filter. A filter with an invalid topic filter matches nothing and is not added.
     pub fn add(&mut self, interest: Interest) {
-        self.put(Placed::of(interest));
+        self.put(IndexedInterest::new(interest));
     }
 
-    fn put(&mut self, placed: Placed) {
-        let Placed { interest, key, from, values } = placed;
+    fn put(&mut self, indexed: IndexedInterest) {
+        let IndexedInterest { interest, key, from, values } = indexed;
         let group = match self.ids.get(&key) {
             Some(group) => *group,
             None => {
                 let group = self.next;
                 match &key.found_by {
-                    // Filters were looked at when the definition was compiled, computed ones may be wrong: they match nothing.
+                    // Literal filters were checked when the definition was compiled. A computed one may be invalid.
                     FoundBy::Topic(filter) => match TopicFilter::new(filter.as_str()) {
                         Ok(filter) => self.topics.insert(&filter, group),
                         Err(_) => return,
@@ -205,7 +206,7 @@ impl Interests {
                 group
             }
         };
-        // Those that start are replaced as a whole.
+        // `Waiter::Start` is never removed: a deploy replaces the whole index.
         if let Waiter::Instance(id, frame) = &interest.waiter {
             self.members.entry((*id, *frame)).or_default().push((group, values.clone()));
         }
@@ -214,14 +215,14 @@ impl Interests {
         }
     }
 
-    /// A listen has ended.
+    /// Removes the filters of a `listen` task.
     pub fn remove(&mut self, id: Ulid, frame: FrameId) {
         for (group, values) in self.members.remove(&(id, frame)).unwrap_or_default() {
-            self.take_out(group, &values, &Waiter::Instance(id, frame));
+            self.remove_member(group, &values, &Waiter::Instance(id, frame));
         }
     }
 
-    fn take_out(&mut self, id: usize, values: &str, waiter: &Waiter) {
+    fn remove_member(&mut self, id: usize, values: &str, waiter: &Waiter) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         if let Some(members) = group.members.get_mut(values) {
             members.retain(|member| member.waiter != *waiter);
@@ -252,20 +253,20 @@ impl Interests {
         }
     }
 
-    /// True if somebody may wait for a message on this topic as such.
+    /// True if a filter may match a message on this topic.
     pub fn wants_topic(&self, topic: &str) -> bool {
         let mut wants = false;
         self.topics.for_each_match(topic, |_| wants = true);
         wants
     }
 
-    /// True if somebody waits for events of some type that are no mere messages.
+    /// True if a filter names a type of CloudEvents other than that of MQTT messages.
     pub fn wants_events(&self) -> bool {
         !self.types.is_empty()
     }
 
-    /// Those that an event may be for, each once for each of its filters: attributes and native correlations fit, all
-    /// else of their filters is left to the caller. `topic` is that of a mere message.
+    /// The filters whose attributes and native correlations match an event. The caller has to check the rest of each filter.
+    /// `topic` is the topic of an MQTT message; `None` for other CloudEvents.
     pub fn matching(&self, topic: Option<&str>, event: &Value, unix_ms: u64) -> Vec<Interest> {
         let found = self.candidates(topic, event).into_iter();
         let found: Vec<Found> = found.filter_map(|candidate| candidate.values(event, unix_ms)).collect();
@@ -274,7 +275,7 @@ impl Interests {
         members
     }
 
-    /// The groups that an event may concern.
+    /// The groups that an event may match.
     fn candidates(&self, topic: Option<&str>, event: &Value) -> Vec<Candidate> {
         let mut groups: Vec<usize> = Vec::new();
         if let Some(topic) = topic {
@@ -282,7 +283,7 @@ impl Interests {
         } else {
             let kind = event.get("type").and_then(Value::as_str).unwrap_or_default();
             groups.extend(self.types.get(kind).into_iter().flatten());
-            // Filters that name no type but a subject.
+            // Filters with a subject and without a type.
             if let Some(subject) = event.get("subject").and_then(Value::as_str) {
                 self.topics.for_each_match(subject, |group| groups.push(*group));
             }
@@ -294,7 +295,7 @@ impl Interests {
         groups.into_iter().filter_map(candidate).collect()
     }
 
-    /// The members of groups with these values.
+    /// The members of these groups with these values.
     fn members(&self, found: &[Found]) -> Vec<Interest> {
         let members = |found: &Found| self.groups.get(&found.group)?.members.get(&found.values);
         found.iter().filter_map(members).flatten().cloned().collect()

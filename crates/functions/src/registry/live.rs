@@ -1,4 +1,4 @@
-//! Apps and functions as they run.
+//! Deployed apps and functions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,27 +16,27 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use super::admission::Admission;
+use super::app_records::{self, AppRecord, AssetRecord, Revision};
 use super::definition::LiveWorkflow;
-use super::records::{self, AppRecord, AssetRecord, Revision};
 use super::reply_size::ReplySize;
 use crate::metrics::{FunctionFamilies, FunctionMetrics};
 use crate::outgoing::Caller;
 
-/// An app that is live.
+/// A deployed app: its live revision.
 pub struct LiveApp {
     /// Its name.
     pub name: Arc<str>,
     /// The digest of its revision.
     pub revision: String,
-    /// When it went live, in milliseconds since the Unix epoch.
+    /// The time of the deploy, in milliseconds since the Unix epoch.
     pub deployed_unix_ms: u64,
     /// Its functions, by name.
     pub functions: Vec<Arc<LiveFunction>>,
     /// Its workflows, by name.
     pub workflows: Vec<Arc<LiveWorkflow>>,
-    /// How its objects are kept, by patterns of their names.
+    /// The classes of its objects, by name pattern.
     pub objects: BTreeMap<String, ObjectClass>,
-    /// Earlier revisions, newest first.
+    /// The digests of earlier revisions, newest first.
     pub previous: Vec<String>,
 }
 
@@ -93,35 +93,35 @@ pub struct LiveFunction {
     pub name: Arc<str>,
     /// The app it belongs to.
     pub app: Arc<str>,
-    /// What the manifest says.
+    /// Its settings in the manifest.
     pub spec: manifest::Function,
-    /// Its requests to other servers.
+    /// The owner of its outgoing requests.
     pub caller: Caller,
     /// `component` or `javascript`.
     pub kind: String,
-    /// The size of its source.
+    /// The size of its source in bytes.
     pub source_bytes: u64,
-    /// Who runs, waits and is turned away.
+    /// Its permits and its queue.
     pub admission: Arc<Admission>,
-    /// How large its replies over HTTP are.
+    /// The expected size of its replies over HTTP.
     pub reply_size: ReplySize,
-    /// Its figures.
+    /// Its metrics.
     pub metrics: FunctionMetrics,
-    /// Its own among all functions and revisions.
+    /// Unique over all functions and revisions.
     owner: String,
     source_digest: String,
     assets: BTreeMap<String, AssetRecord>,
-    /// How long it took to make the program, in microseconds.
+    /// The time to prepare the program, in microseconds.
     prepared_us: AtomicU64,
-    /// Taken out where memory is short, and made again at the next call.
+    /// Removed when memory is short, and prepared again at the next call.
     program: ArcSwap<OnceCell<Program>>,
-    /// When it was used last, in milliseconds since `since`.
+    /// The last use of the program, in milliseconds since `since`.
     used_ms: AtomicU64,
     since: Instant,
     failure: Mutex<Option<Failure>>,
 }
 
-/// The program of a function cannot be made. Callers that wait for the same program share the error.
+/// The program of a function could not be prepared. Callers that wait for the same program share the error.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ProgramError {
     /// The store does not have the function's source, or it is damaged.
@@ -132,25 +132,25 @@ pub enum ProgramError {
     Prepare(Arc<PrepareError>),
 }
 
-/// The program could not be made.
+/// The last failure to prepare the program.
 #[derive(Clone)]
 struct Failure {
     error: ProgramError,
-    /// It is not tried again before.
+    /// The earliest time of the next attempt.
     until: Instant,
     wait: Duration,
 }
 
-/// Making a program takes a core for some time: what failed is tried again after so long, then twice as long each time.
+/// Backoff after a failure, because preparing a program takes much CPU time: it doubles with each failure up to [`MAX_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 impl LiveFunction {
-    /// The program, made now if there is none yet.
+    /// The program. Prepares it if there is none.
     ///
     /// # Errors
-    /// It cannot be made. A failure is returned again without a new attempt for 1 s, then for twice as long each time, 60 s at
-    /// most.
+    /// It could not be prepared. The same error is returned without a new attempt for 1 s; this time doubles with each
+    /// failure, up to 60 s.
     pub async fn program(&self, isolates: &Isolates, store: &Arc<Store>) -> Result<Program, ProgramError> {
         self.used_ms.store(self.since.elapsed().as_millis() as u64, Relaxed);
         if let Some(program) = self.program.load().get() {
@@ -163,7 +163,7 @@ impl LiveFunction {
                 if let Some(failure) = before.filter(|failure| Instant::now() < failure.until) {
                     return Err(failure.error);
                 }
-                let source = records::get_source(store, &self.source_digest)
+                let source = app_records::get_source(store, &self.source_digest)
                     .map_err(|error| ProgramError::Source(Arc::new(error)))?;
                 let assets = self.assets(store);
                 let prepared = self.prepare(isolates, &source, &assets, false).await;
@@ -179,7 +179,7 @@ impl LiveFunction {
                 *failure = Some(match before {
                     Some(before) if now < before.until => before,
                     before => {
-                        let wait = before.map_or(FIRST_WAIT, |before| (before.wait * 2).min(LONGEST_WAIT));
+                        let wait = before.map_or(FIRST_WAIT, |before| (before.wait * 2).min(MAX_WAIT));
                         Failure { error: error.clone(), until: now + wait, wait }
                     }
                 });
@@ -188,7 +188,7 @@ impl LiveFunction {
         made.cloned()
     }
 
-    /// Makes a program of its source; `anew` evaluates JavaScript again whose memory is kept.
+    /// Prepares the program from its source. `anew` evaluates JavaScript again even if its snapshot is cached.
     pub(super) async fn prepare(
         &self,
         isolates: &Isolates,
@@ -197,7 +197,7 @@ impl LiveFunction {
         anew: bool,
     ) -> Result<Program, PrepareError> {
         let (memory_bytes, isolation) = (self.spec.limits.memory_bytes, isolation(&self.spec));
-        let wanted = Preparing {
+        let preparing = Preparing {
             name: &self.name,
             owner: &self.owner,
             source,
@@ -206,24 +206,25 @@ impl LiveFunction {
             isolation,
             anew,
         };
-        let program = isolates.prepare(wanted).await?;
+        let program = isolates.prepare(preparing).await?;
         self.prepared_us.store(program.prepare_time().as_micros() as u64, Relaxed);
         Ok(program)
     }
 
-    /// What it may read in place, out of the store.
+    /// Its assets, which are read from the store.
     fn assets(&self, store: &Arc<Store>) -> Vec<Asset> {
         let asset = |(name, record): (&String, &AssetRecord)| {
             let (store, record) = (store.clone(), record.clone());
             let bytes = record.bytes;
             let digest = *blake3::hash(record.digest.as_bytes()).as_bytes();
-            let read: ReadAsset = Arc::new(move || records::get_asset(&store, &record).map_err(Into::into));
+            let read: ReadAsset =
+                Arc::new(move || app_records::get_asset(&store, &record).map_err(Into::into));
             Asset { name: name.clone(), digest, bytes, read }
         };
         self.assets.iter().map(asset).collect()
     }
 
-    /// The same of a deploy, whose contents are at hand.
+    /// The assets of a deploy, whose contents are in memory.
     pub(super) fn deployed_assets(contents: &BTreeMap<String, Bytes>) -> Vec<Asset> {
         let asset = |(name, content): (&String, &Bytes)| {
             let record = AssetRecord::new(content);
@@ -239,35 +240,35 @@ impl LiveFunction {
         contents.iter().map(asset).collect()
     }
 
-    /// How long it took to make the program the last time: to compile or evaluate it, or to load what was kept of that.
-    /// Zero while there was none.
+    /// The time of the last preparation of the program: compiling, evaluating or loading it from the cache. Zero before the
+    /// first one.
     pub fn prepared(&self) -> Duration {
         Duration::from_micros(self.prepared_us.load(Relaxed))
     }
 
-    /// When it was called last, if its program is there.
+    /// The time of its last call, if its program is in memory.
     pub(super) fn program_used(&self) -> Option<Instant> {
         self.program.load().get()?;
         Some(self.since + Duration::from_millis(self.used_ms.load(Relaxed)))
     }
 
-    /// Lets go of the program; invocations that run keep it until they end.
+    /// Releases the program. Running invocations keep it until they end.
     pub(super) fn drop_program(&self) {
         self.program.store(Arc::default());
     }
 
-    /// Why the program could not be made, if the last attempt failed.
+    /// The error of the last preparation, if it failed.
     pub fn failure(&self) -> Option<ProgramError> {
         self.failure.lock().as_ref().map(|failure| failure.error.clone())
     }
 
     pub(super) fn set_program(&self, program: Program) {
-        // Only a new function is given its program, so that there is none yet.
+        // Called for new functions only, which have no program yet.
         let _ = self.program.load().set(program);
     }
 }
 
-/// How instances of a function follow one another.
+/// Whether invocations of a function reuse instances.
 fn isolation(spec: &manifest::Function) -> Isolation {
     match spec.reuse {
         true => Isolation::Reuse { max: spec.limits.instances as usize },

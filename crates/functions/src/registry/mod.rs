@@ -1,11 +1,11 @@
-//! Which functions there are: deployed as apps, kept as immutable revisions, looked up in a snapshot.
+//! Registry of functions: apps are deployed as immutable revisions, and looked up in an immutable table of routes.
 
 mod admission;
+mod app_records;
 mod definition;
 mod dry_run;
 mod interests;
 mod live;
-mod records;
 mod reply_size;
 mod routes;
 
@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use app_records::{AppRecord, Revision};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use edgefaas_isolates::compile::ChildCompiler;
@@ -20,10 +21,9 @@ use edgefaas_isolates::{FunctionSource, Isolates, PrepareError};
 use edgefaas_manifest::{FILE_NAME, Manifest, ManifestError, SourceKind, is_asset_name};
 use edgefaas_platform::Clock;
 use edgefaas_state::store::{Batch, CommitError, Durability, Store, StoreError};
-use records::{AppRecord, Revision};
 use tokio::sync::{Mutex, watch};
 
-pub use admission::{Admission, Full, Permit, Place, Ticket};
+pub use admission::{Admission, Full, Permit, QueueSlot, Ticket};
 pub use definition::{LiveWorkflow, WorkflowError, has_rule};
 pub use dry_run::{DRY_RUN_STACK_BYTES, DryRunError, dry_run_memory_bytes, dry_run_workflows};
 pub use interests::{Interest, Interests, SharedInterests, Waiter};
@@ -35,47 +35,47 @@ use crate::logs::Logs;
 use crate::metrics::FunctionFamilies;
 use crate::secrets::SecretName;
 
-/// Earlier revisions that are kept for a rollback.
-const KEPT_REVISIONS: usize = 10;
-/// Programs of one deploy that are kept ready: those of more functions would take memory before anybody calls them.
-const READY_PROGRAMS: usize = 128;
-/// No name of an app or a function is longer.
+/// Maximum number of earlier revisions that an app keeps for a rollback.
+const MAX_PREVIOUS_REVISIONS: usize = 10;
+/// Maximum number of programs that stay in memory after a deploy: more would take memory before their first call.
+const MAX_READY_PROGRAMS: usize = 128;
+/// Maximum length of the name of an app or a function, in bytes.
 const MAX_NAME_BYTES: usize = 63;
-/// How alike a name must be to be offered instead of an unknown one.
-const NEAR_SIMILARITY: f64 = 0.7;
+/// Minimum similarity of a name that is suggested for an unknown one.
+const MIN_SIMILARITY: f64 = 0.7;
 
-/// A deploy, removal or rollback that changed nothing.
+/// Errors of a deploy, removal or rollback. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum DeployError {
     /// The manifest is not valid.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// A function came without its source.
+    /// The deploy has no source for a function.
     #[error("the source of function `{function}` is missing from the deploy")]
     MissingSource {
         /// The function.
         function: String,
     },
-    /// A source came without its function.
+    /// The deploy has a source without a function in the manifest.
     #[error("the deploy has a source for `{function}`, which the manifest does not name")]
     UnknownSource {
-        /// The source's name.
+        /// The name of the source.
         function: String,
     },
-    /// An asset that the manifest does not name, or whose name is no path.
+    /// An asset matches no pattern of the manifest, or its name is not a valid path.
     #[error("the deploy has an asset `{}` that no pattern in `assets` of the manifest covers", name.escape_debug())]
     UnknownAsset {
         /// Its name.
         name: String,
     },
-    /// The source is of another kind than `main` says.
-    #[error("`main = \"{main}\"` of function `{function}` does not fit its source, which is a {kind}")]
+    /// The kind of the source does not match `main`.
+    #[error("`main = \"{main}\"` of function `{function}` does not match its source, which is a {kind}")]
     WrongKind {
         /// The function.
         function: String,
         /// Its `main`.
         main: String,
-        /// What came.
+        /// The kind of the source.
         kind: &'static str,
     },
     /// The name belongs to another app.
@@ -85,101 +85,101 @@ pub enum DeployError {
     NameTaken {
         /// The function.
         function: String,
-        /// Whose it is.
+        /// The app with that name.
         app: String,
     },
-    /// A workflow is no good.
+    /// A workflow is invalid.
     #[error(transparent)]
     Workflow(#[from] WorkflowError),
-    /// A workflow would use up the node.
+    /// The workflows cannot be compiled within the limits.
     #[error(transparent)]
     DryRun(#[from] DryRunError),
-    /// A file of a workflow that the manifest does not name.
+    /// A workflow file matches no pattern of the manifest.
     #[error("the deploy has a workflow `{}` that no pattern in `workflows` of the manifest covers", file.escape_debug())]
     UnknownWorkflow {
         /// Its file.
         file: String,
     },
-    /// A workflow may not do what it is to do, or calls what is not there.
+    /// Workflows have calls that are not permitted, or (in a strict deploy) calls of unknown functions.
     #[error("{}", problems.join("\n"))]
     Calls {
-        /// One line each.
+        /// One line for each call.
         problems: Vec<String>,
     },
-    /// Two functions want the same path.
+    /// Triggers are in conflict.
     #[error(transparent)]
     Route(#[from] RouteConflict),
-    /// The function may have more memory than the node gives any isolate.
+    /// The memory limit of a function is over that of the node.
     #[error(
-        "limits.memory of function `{function}` and the assets of its app are {wanted_bytes} bytes; this node gives at \
+        "limits.memory of function `{function}` and the assets of its app are {requested_bytes} bytes; this node allows at \
          most {max_bytes} (isolates.max_memory)"
     )]
     TooMuchMemory {
         /// The function.
         function: String,
-        /// What it wants, assets included.
-        wanted_bytes: usize,
-        /// What there is.
+        /// The limit of the function plus the size of the assets.
+        requested_bytes: usize,
+        /// The limit of the node.
         max_bytes: usize,
     },
-    /// The source can't be a function.
+    /// The source could not be compiled or evaluated.
     #[error("function `{function}`: {reason}")]
     Prepare {
         /// The function.
         function: String,
-        /// Why.
+        /// The cause.
         reason: Box<PrepareError>,
     },
-    /// There is no such app.
+    /// No app has this name.
     #[error("there is no app `{name}`{hint}")]
     UnknownApp {
-        /// The name asked for.
+        /// The unknown name.
         name: String,
-        /// What else it may have been.
+        /// A suggestion.
         hint: String,
     },
-    /// There is nothing to go back to.
+    /// The app has no earlier revision.
     #[error("app `{app}` has no earlier revision")]
     NoEarlierRevision {
         /// The app.
         app: String,
     },
-    /// No kept revision has that digest.
+    /// No earlier revision, or more than one, has a digest that starts like this.
     #[error("app `{app}` has no revision `{revision}`, or more than one starts like this; it has {kept}")]
     UnknownRevision {
         /// The app.
         app: String,
-        /// What was asked for.
+        /// The beginning of the digest.
         revision: String,
-        /// What there is.
+        /// The earlier revisions.
         kept: String,
     },
-    /// It could not be written.
+    /// The store could not write the change.
     #[error("app `{app}` could not be stored: {error}")]
     Commit {
         /// The app.
         app: String,
-        /// Why.
+        /// The cause.
         error: CommitError,
     },
-    /// It could not be read.
+    /// The store could not be read.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// What a deploy did.
+/// The result of a deploy.
 pub struct Deployed {
-    /// The app as it is live now.
+    /// The live app.
     pub app: Arc<LiveApp>,
-    /// It was live already.
+    /// True if the same revision was live already.
     pub unchanged: bool,
-    /// What works but is perhaps not meant.
+    /// Probable mistakes that do not prevent the deploy.
     pub warnings: Vec<String>,
 }
 
 type Workflows = BTreeMap<String, String>;
 
-/// Compiles the workflows of a deploy where that holds up nobody.
+/// Compiles the workflows of a deploy on a thread for blocking work.
 async fn compile_workflows(
     manifest: Manifest,
     texts: Workflows,
@@ -194,7 +194,7 @@ async fn compile_workflows(
     }
 }
 
-/// What is deployed.
+/// The contents of a deploy.
 #[derive(Default)]
 pub struct Deploy {
     /// The text of the manifest.
@@ -205,21 +205,21 @@ pub struct Deploy {
     pub assets: BTreeMap<String, Bytes>,
     /// The texts of its workflows, by file.
     pub workflows: BTreeMap<String, String>,
-    /// A workflow that calls what is not there is an error, not a warning.
+    /// True if calls of unknown functions are errors, not warnings.
     pub strict: bool,
 }
 
-/// How much linear memory a node gives a function.
+/// Limits for the linear memory of one function.
 #[derive(Debug, Clone, Copy)]
 pub struct FunctionMemoryLimits {
-    /// `isolates.max_memory`: what asks for more is refused, its assets included.
+    /// `isolates.max_memory`: a function whose limit plus assets is larger is refused.
     pub max_bytes: usize,
-    /// What fits into the memory of all functions: a larger limit is lowered to it.
+    /// Maximum that fits into the memory of all functions: a larger limit is lowered to it.
     pub largest_bytes: usize,
 }
 
 impl FunctionMemoryLimits {
-    /// Lowers limits that do not fit into the node's memory; gives a warning for each.
+    /// Lowers limits that do not fit into the node's memory. Returns a warning for each.
     fn lower(self, manifest: &mut Manifest) -> Vec<String> {
         let mut warnings = Vec::new();
         for (name, function) in &mut manifest.functions {
@@ -246,17 +246,16 @@ pub struct Registry {
     metrics: Arc<FunctionFamilies>,
     clock: Clock,
     memory_limits: FunctionMemoryLimits,
-    /// Where workflows are compiled first.
+    /// The child process for dry runs.
     dry_run: Option<ChildCompiler>,
     routes: ArcSwap<Routes>,
     changes: watch::Sender<u64>,
-    // Deploys happen one after another.
+    // Held during a deploy or removal: one at a time.
     changing: Mutex<()>,
 }
 
 impl Registry {
-    /// Reads back what was live. Programs are made when they are first needed, or by
-    /// [`warm`](Self::warm).
+    /// Loads the live apps from the store. Programs are prepared at the first call, or by [`warm`](Self::warm).
     pub fn open(
         store: Arc<Store>,
         isolates: Arc<Isolates>,
@@ -270,7 +269,7 @@ impl Registry {
         for entry in store.spaces().apps.iter() {
             let (name, record) = entry.into_inner()?;
             let name = String::from_utf8_lossy(&name).into_owned();
-            // One damaged app must not keep the node from the others.
+            // A damaged app must not prevent the start of the node.
             match load_app(&store, &metrics, memory_limits, &name, &record) {
                 Ok(app) => drop(apps.insert(name, app)),
                 Err(error) => tracing::error!(app = name, %error, "an app could not be loaded"),
@@ -295,18 +294,18 @@ impl Registry {
         })
     }
 
-    /// The snapshot of now.
+    /// The current routes.
     pub fn routes(&self) -> arc_swap::Guard<Arc<Routes>> {
         self.routes.load()
     }
 
-    /// Told at every change of the routes.
+    /// A receiver that is notified of every change of the routes.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Memory is short: lets go of the half of the programs that was not called for longest, none that was called within
-    /// `in_use`; says how many went. They are made again when they are called.
+    /// Frees memory: releases the least recently called half of the programs that were not called within `in_use`. Returns how
+    /// many were released. The next call prepares a program again.
     pub fn relieve(&self, in_use: Duration) -> usize {
         let idle = self.idle(in_use);
         let half = idle.len().div_ceil(2);
@@ -314,16 +313,17 @@ impl Registry {
         half
     }
 
-    /// Lets go of the programs above `most` that were not called for longest, none that was called within `in_use`.
-    pub fn keep_programs(&self, most: usize, in_use: Duration) {
+    /// Limits the number of programs in memory to `max_programs`: releases the least recently called ones, but none that was
+    /// called within `in_use`.
+    pub fn keep_programs(&self, max_programs: usize, in_use: Duration) {
         let loaded = self.routes().functions().filter(|function| function.program_used().is_some()).count();
-        let too_many = loaded.saturating_sub(most);
-        if too_many > 0 {
-            self.idle(in_use).iter().take(too_many).for_each(|function| function.drop_program());
+        let excess = loaded.saturating_sub(max_programs);
+        if excess > 0 {
+            self.idle(in_use).iter().take(excess).for_each(|function| function.drop_program());
         }
     }
 
-    /// Functions with a program that were not called within `in_use`, the one that was not called for longest first.
+    /// Functions with a program that were not called within `in_use`, the least recently called first.
     fn idle(&self, in_use: Duration) -> Vec<Arc<LiveFunction>> {
         let now = Instant::now();
         let routes = self.routes();
@@ -351,35 +351,39 @@ impl Registry {
         named
     }
 
-    /// Makes programs that are not there yet, one after another, `most` of them at most.
-    pub async fn warm(&self, most: usize) {
-        let functions: Vec<_> = self.routes().functions().take(most).cloned().collect();
+    /// Prepares the programs of up to `max_programs` functions, one after another.
+    pub async fn warm(&self, max_programs: usize) {
+        let functions: Vec<_> = self.routes().functions().take(max_programs).cloned().collect();
         for function in functions {
-            // Whoever calls the function is told; here it is only early.
+            // Only logged: each call of the function returns the error.
             if let Err(error) = function.program(&self.isolates, &self.store).await {
                 tracing::error!(function = %function.name, %error, "a function cannot run");
             }
         }
     }
 
-    /// Replaces an app as a whole.
+    /// Deploys an app, or replaces it.
     ///
-    /// Everything is checked, compiled and stored on disk before the app goes live in one step; on an
-    /// error nothing has changed. Invocations that run finish on the revision they started on.
+    /// The app is checked, compiled and stored on disk before it goes live in one step. On an error nothing has changed.
+    /// Running invocations finish on the revision on which they started.
     pub async fn deploy(&self, deploy: Deploy) -> Result<Deployed, DeployError> {
         let Deploy { manifest: manifest_text, sources, assets, workflows, strict } = deploy;
         let manifest = Manifest::parse(&manifest_text, FILE_NAME)?;
         check_sources(&manifest, &sources)?;
         check_assets(&manifest, &assets)?;
         check_workflow_files(&manifest, &workflows)?;
-        dry_run::look(self.dry_run.as_ref(), &workflows).await?;
+        dry_run::compile_in_child(self.dry_run.as_ref(), &workflows).await?;
         let (mut manifest, workflows, live_workflows) = compile_workflows(manifest, workflows).await?;
         let asset_bytes: usize = assets.values().map(Bytes::len).sum();
         for (name, function) in &manifest.functions {
-            let wanted_bytes = function.limits.memory_bytes.saturating_add(asset_bytes);
+            let requested_bytes = function.limits.memory_bytes.saturating_add(asset_bytes);
             let max_bytes = self.memory_limits.max_bytes;
-            if wanted_bytes > max_bytes {
-                return Err(DeployError::TooMuchMemory { function: name.clone(), wanted_bytes, max_bytes });
+            if requested_bytes > max_bytes {
+                return Err(DeployError::TooMuchMemory {
+                    function: name.clone(),
+                    requested_bytes,
+                    max_bytes,
+                });
             }
         }
 
@@ -418,7 +422,7 @@ impl Registry {
         warnings.extend(
             live_workflows.iter().filter_map(|workflow| Some(workflow.warnings.as_ref()?.to_string())),
         );
-        // Not a mistake of the app, so that a strict deploy takes it as well.
+        // A lowered limit is no mistake of the app, so that it is no error in a strict deploy.
         warnings.extend(lowered);
         let revision = Revision::new(manifest_text, &sources, &assets, workflows);
         let digest = revision.digest();
@@ -428,12 +432,12 @@ impl Registry {
         }
 
         let record = AppRecord {
-            format: records::FORMAT,
+            format: app_records::FORMAT,
             previous: live.map(|app| previous_of(app, &digest)).unwrap_or_default(),
             live: digest,
             deployed_unix_ms: self.clock.now_unix_ms(),
         };
-        // What is compiled is kept on the disk: nothing is, of a deploy that is refused.
+        // Checked before the functions are compiled, because the compiler writes its cache to the disk.
         let committer = self.store.committer();
         if committer.space().is_full {
             let error = committer.disk_full();
@@ -451,16 +455,16 @@ impl Registry {
             })?;
             prepare_lines
                 .extend(program.prepare_log().iter().map(|line| (function.name.clone(), line.clone())));
-            if number < READY_PROGRAMS {
+            if number < MAX_READY_PROGRAMS {
                 function.set_program(program);
             }
         }
         let next = routes.with_app(app.clone())?;
 
         let mut batch = Batch::default();
-        records::put_contents(&mut batch, &self.store, &sources, &assets);
-        records::put_revision(&mut batch, &self.store, &revision);
-        records::put_app(&mut batch, &self.store, &app.name, &record);
+        app_records::put_contents(&mut batch, &self.store, &sources, &assets);
+        app_records::put_revision(&mut batch, &self.store, &revision);
+        app_records::put_app(&mut batch, &self.store, &app.name, &record);
         self.commit(&app.name, batch).await?;
         self.go_live(next);
         if let Some(before) = live {
@@ -478,7 +482,7 @@ impl Registry {
         Ok(Deployed { app, unchanged: false, warnings })
     }
 
-    /// Takes an app away; gives the names of its functions. Its objects stay.
+    /// Removes an app. Returns the names of its functions. Its objects stay.
     pub async fn remove(&self, name: &str) -> Result<Vec<String>, DeployError> {
         let _changing = self.changing.lock().await;
         let routes = self.routes.load_full();
@@ -492,24 +496,24 @@ impl Registry {
         Ok(app.functions.iter().map(|function| function.name.to_string()).collect())
     }
 
-    /// Makes an earlier revision live again: the one whose digest starts with `revision`, or the one
-    /// before the live one. The one that was live becomes an earlier one.
+    /// Deploys an earlier revision again: the one whose digest starts with `revision`, or the previous one if that is empty.
+    /// The live revision becomes an earlier one.
     pub async fn rollback(&self, name: &str, revision: &str) -> Result<Arc<LiveApp>, DeployError> {
         let changing = self.changing.lock().await;
         let routes = self.routes.load_full();
         let app = find_app(&routes, name)?;
         let target = pick_revision(app, revision)?;
-        let stored = records::get_revision(&self.store, &target)?;
+        let stored = app_records::get_revision(&self.store, &target)?;
         let mut sources = BTreeMap::new();
         for (function, source) in &stored.functions {
-            sources.insert(function.clone(), records::get_source(&self.store, &source.digest)?);
+            sources.insert(function.clone(), app_records::get_source(&self.store, &source.digest)?);
         }
         let mut assets = BTreeMap::new();
         for (name, asset) in &stored.assets {
-            assets.insert(name.clone(), records::get_asset(&self.store, asset)?);
+            assets.insert(name.clone(), app_records::get_asset(&self.store, asset)?);
         }
         drop(changing);
-        // The same way as any deploy: names and paths may have gone to other apps since.
+        // A full deploy, because other apps may have taken names and paths since.
         let Revision { manifest, workflows, .. } = stored;
         Ok(self.deploy(Deploy { manifest, sources, assets, workflows, strict: false }).await?.app)
     }
@@ -519,7 +523,7 @@ impl Registry {
         committed.map_err(|error| DeployError::Commit { app: app.to_owned(), error })
     }
 
-    /// Logs and figures of functions that are gone.
+    /// Removes the logs and metrics of functions that are no longer deployed.
     fn forget<'a>(&self, functions: impl Iterator<Item = &'a Arc<LiveFunction>>) {
         for function in functions {
             self.logs.forget(&function.name);
@@ -533,10 +537,9 @@ impl Registry {
         self.changes.send_modify(|count| *count += 1);
     }
 
-    /// Deletes revisions and sources that nothing refers to any more. What fails is tried again after
-    /// the next deploy.
+    /// Deletes unused revisions and sources. If that fails, the next deploy tries again.
     async fn collect_garbage(&self) {
-        let collected = records::garbage(&self.store);
+        let collected = app_records::garbage(&self.store);
         match collected {
             Ok(batch) if batch.is_empty() => {}
             Ok(batch) => {
@@ -549,19 +552,18 @@ impl Registry {
     }
 }
 
-/// The routes of all apps that were live. Two that can't be side by side, which only damage can bring
-/// about, cost the later one and not the node.
+/// The routes of all loaded apps. If two apps are in conflict, which only damage can cause, the later one is skipped.
 fn build_routes(apps: BTreeMap<String, Arc<LiveApp>>) -> Routes {
     let mut routes = Routes::default();
     for (name, app) in apps {
         let taken = app.functions.iter().find_map(|function| routes.function(&function.name));
         if let Some(other) = taken {
-            tracing::error!(app = name, other = %other.app, "an app is left out: its names are taken");
+            tracing::error!(app = name, other = %other.app, "skipped an app: another app has functions of the same name");
             continue;
         }
         match routes.with_app(app) {
             Ok(next) => routes = next,
-            Err(error) => tracing::error!(app = name, %error, "an app is left out"),
+            Err(error) => tracing::error!(app = name, %error, "skipped an app"),
         }
     }
     routes
@@ -575,7 +577,7 @@ fn load_app(
     record: &[u8],
 ) -> Result<Arc<LiveApp>, StoreError> {
     let record = AppRecord::decode(name, record)?;
-    let revision = records::get_revision(store, &record.live)?;
+    let revision = app_records::get_revision(store, &record.live)?;
     let mut manifest = Manifest::parse(&revision.manifest, FILE_NAME).map_err(|error| {
         StoreError::Damaged { what: format!("the manifest of app `{name}`"), reason: error.to_string() }
     })?;
@@ -628,30 +630,30 @@ fn check_workflow_files(manifest: &Manifest, texts: &BTreeMap<String, String>) -
     stray.map_or(Ok(()), |file| Err(DeployError::UnknownWorkflow { file: file.clone() }))
 }
 
-/// What workflows call that they may not, and what is not there.
+/// Checks the calls of workflows. Returns errors for calls that are not permitted, and warnings for calls of unknown functions.
 fn check_calls(
     manifest: &Manifest,
     workflows: &[Arc<LiveWorkflow>],
     routes: &Routes,
 ) -> (Vec<String>, Vec<String>) {
     let (mut refused, mut missing) = (Vec::new(), Vec::new());
-    let own = |name: &str| {
+    let is_own = |name: &str| {
         manifest.functions.contains_key(name) || workflows.iter().any(|workflow| *workflow.name == *name)
     };
     for workflow in workflows {
         let (calls, runs) = (workflow.program.functions(), workflow.program.workflows());
         for name in calls.iter().chain(&runs) {
-            let there = routes.function(name).is_some() || routes.workflow(name).is_some();
-            if own(name) {
+            let exists = routes.function(name).is_some() || routes.workflow(name).is_some();
+            if is_own(name) {
                 continue;
             }
-            if !workflow.permissions.allows_call(name) && there {
+            if !workflow.permissions.allows_call(name) && exists {
                 refused.push(format!(
                     "workflow `{}` calls `{name}` of another app, which its permissions do not name: \
                      [workflows.{}.permissions] call = [\"{name}\"], or --allow call={name} for a single file",
                     workflow.name, workflow.name
                 ));
-            } else if !there {
+            } else if !exists {
                 let names = routes.functions().map(|function| &*function.name);
                 let names = names.chain(manifest.functions.keys().map(String::as_str));
                 let near = match near(name, names).as_slice() {
@@ -668,11 +670,11 @@ fn check_calls(
     (refused, missing)
 }
 
-/// The revisions to keep beside the new one, newest first.
+/// The earlier revisions to keep after a deploy, newest first.
 fn previous_of(app: &LiveApp, new: &str) -> Vec<String> {
     let mut previous = vec![app.revision.clone()];
     previous.extend(app.previous.iter().filter(|digest| *digest != new).cloned());
-    previous.truncate(KEPT_REVISIONS);
+    previous.truncate(MAX_PREVIOUS_REVISIONS);
     previous
 }
 
@@ -683,7 +685,7 @@ fn find_app<'a>(routes: &'a Routes, name: &str) -> Result<&'a Arc<LiveApp>, Depl
                 format!("; `{name}` is a function of app `{}`: name the app instead", function.app)
             }
             None => match near(name, routes.apps().map(|app| &*app.name)).as_slice() {
-                [] => "; `edgefaas list` shows those there are".to_owned(),
+                [] => "; `edgefaas list` shows all apps".to_owned(),
                 names => format!("; did you mean `{}`?", names.join("` or `")),
             },
         };
@@ -691,17 +693,17 @@ fn find_app<'a>(routes: &'a Routes, name: &str) -> Result<&'a Arc<LiveApp>, Depl
     })
 }
 
-fn pick_revision(app: &LiveApp, wanted: &str) -> Result<String, DeployError> {
-    if wanted.is_empty() {
+fn pick_revision(app: &LiveApp, prefix: &str) -> Result<String, DeployError> {
+    if prefix.is_empty() {
         let before = app.previous.first().cloned();
         return before.ok_or_else(|| DeployError::NoEarlierRevision { app: app.name.to_string() });
     }
-    let mut matching = app.previous.iter().filter(|digest| digest.starts_with(wanted));
+    let mut matching = app.previous.iter().filter(|digest| digest.starts_with(prefix));
     match (matching.next(), matching.next()) {
         (Some(digest), None) => Ok(digest.clone()),
         _ => Err(DeployError::UnknownRevision {
             app: app.name.to_string(),
-            revision: wanted.to_owned(),
+            revision: prefix.to_owned(),
             kept: match app.previous.as_slice() {
                 [] => "none".to_owned(),
                 kept => kept.iter().map(|digest| &digest[..12]).collect::<Vec<_>>().join(", "),
@@ -710,16 +712,16 @@ fn pick_revision(app: &LiveApp, wanted: &str) -> Result<String, DeployError> {
     }
 }
 
-/// Names among `known` that are like `name`, the most alike first; at most three.
+/// Up to three names of `known` that are similar to `name`, the most similar first.
 pub fn near<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Vec<String> {
-    // Longer than any name: comparing it would only cost time.
+    // No known name is that long, so a comparison would waste time.
     if name.len() > MAX_NAME_BYTES {
         return Vec::new();
     }
-    let mut alike: Vec<(f64, &str)> = known
+    let mut similar: Vec<(f64, &str)> = known
         .map(|other| (strsim::jaro_winkler(name, other), other))
-        .filter(|(similarity, _)| *similarity >= NEAR_SIMILARITY)
+        .filter(|(similarity, _)| *similarity >= MIN_SIMILARITY)
         .collect();
-    alike.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
-    alike.into_iter().take(3).map(|(_, name)| name.to_owned()).collect()
+    similar.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+    similar.into_iter().take(3).map(|(_, name)| name.to_owned()).collect()
 }

@@ -1,21 +1,22 @@
-//! Size of a function's replies over HTTP, learned from the last ones.
+//! Expected size of a function's replies over HTTP, learned from its last ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-/// Replies up to here are not counted: a connection costs more than they do.
+/// Replies up to this size reserve no memory: a connection takes more than they do.
 pub const SMALL_REPLY_BYTES: usize = 16 << 10;
 
-/// How large the replies of a function are: the largest of late. 0 is unknown.
+/// The largest of the last replies of a function.
 #[derive(Debug, Default)]
 pub struct ReplySize {
+    /// Size in bytes plus 1; 0 before the first reply.
     known: AtomicUsize,
-    /// A call runs whose reply tells the size first.
+    /// True while a [`Probe`] exists.
     probing: Arc<AtomicBool>,
 }
 
-/// The call whose reply tells the size of a function's replies. It reserves what the function may reply at most; the calls
-/// beside it reserve nothing, so that a function whose first calls do not end takes no room from others.
+/// Marks the first call of a function, whose reply gives the size. This call reserves the maximum size of a reply. Concurrent
+/// calls reserve nothing, so that a function whose first calls do not end takes no memory from other functions.
 #[derive(Debug)]
 pub struct Probe(Arc<AtomicBool>);
 
@@ -25,22 +26,22 @@ impl Drop for Probe {
     }
 }
 
-/// What a reply of a function is likely to have.
+/// The expected size of the next reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
-    /// No more than [`SMALL_REPLY_BYTES`].
+    /// At most [`SMALL_REPLY_BYTES`].
     Small,
-    /// At most, most likely.
+    /// Probably at most this number of bytes.
     Bytes(usize),
-    /// At most; there was no reply yet.
+    /// There was no reply yet: the limit in bytes.
     Unknown(usize),
 }
 
 impl ReplySize {
-    /// A reply had so many bytes.
+    /// Records the size of a reply.
     pub fn learn(&self, bytes: usize) {
         let known = self.known.load(Relaxed);
-        // A large one counts for some time: others like it may be in flight.
+        // A large size decays slowly, because replies of the same size may be in flight.
         let faded = known.saturating_sub(1) / 4 * 3;
         let learned = bytes.max(faded) + 1;
         if learned != known {
@@ -48,13 +49,13 @@ impl ReplySize {
         }
     }
 
-    /// The first call whose reply tells the size; `None` while it runs.
+    /// A probe for the first call; `None` while another probe exists.
     pub fn probe(&self) -> Option<Probe> {
         let is_first = !self.probing.swap(true, Relaxed);
         is_first.then(|| Probe(self.probing.clone()))
     }
 
-    /// What the next reply is likely to have.
+    /// The expected size of the next reply. `limit_bytes` is the maximum size of a reply.
     pub fn expected(&self, limit_bytes: usize) -> Expected {
         match self.known.load(Relaxed) {
             0 => Expected::Unknown(limit_bytes),

@@ -1,4 +1,4 @@
-//! Where events go: an immutable snapshot, replaced as a whole at every change.
+//! Routes of events to functions and workflows: an immutable table, replaced as a whole by every deploy.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,68 +13,68 @@ use edgefaas_workflow::instance::start_filter;
 use super::interests::{Interest, Interests, Waiter};
 use super::{LiveApp, LiveFunction, LiveWorkflow, near};
 
-/// Two functions can't both have what they ask for.
+/// Conflicts between triggers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RouteConflict {
-    /// The same path and method.
+    /// Two functions have the same path and method.
     #[error("http trigger {method} {path} of function `{function}` is taken by function `{other}`")]
     Method {
         /// The method, or `*` for any.
         method: String,
         /// The path.
         path: String,
-        /// Who asks.
+        /// The function with the trigger.
         function: String,
-        /// Who has it.
+        /// The other function with the same trigger.
         other: String,
     },
-    /// A path that overlaps with another so that nobody could say which is meant.
-    #[error("http trigger {path} of function `{function}` can't be mounted: {reason}")]
+    /// A path is ambiguous together with another one.
+    #[error("http trigger {path} of function `{function}` cannot be mounted: {reason}")]
     Path {
         /// The path.
         path: String,
-        /// Who asks.
+        /// The function with the trigger.
         function: String,
-        /// What the router says.
+        /// The error of the router.
         reason: String,
     },
-    /// A trigger that should not have passed the manifest's check.
+    /// A trigger is invalid although the manifest was accepted.
     #[error("trigger `{trigger}` of function `{function}` is not valid: {reason}")]
     Trigger {
         /// The trigger.
         trigger: String,
-        /// Whose it is.
+        /// The function with the trigger.
         function: String,
-        /// What is wrong.
+        /// The cause.
         reason: String,
     },
 }
 
-/// A mounted http trigger: one path, and who serves which method.
+/// A mounted path with the functions that serve its methods.
 #[derive(Clone, Default)]
 pub struct HttpRoute {
     targets: Vec<HttpTarget>,
 }
 
-/// Who serves which methods of a path.
+/// A function that serves methods of a path.
 #[derive(Clone)]
 pub struct HttpTarget {
-    /// None for any.
+    /// Empty for any method.
     methods: Vec<String>,
-    /// Who handles them.
+    /// The function.
     pub function: Arc<LiveFunction>,
-    /// What a request needs.
+    /// The authentication that a request needs.
     pub auth: Option<HttpAuth>,
 }
 
 impl HttpRoute {
-    /// Who serves `method`.
+    /// The target for a method.
     pub fn target(&self, method: &str) -> Option<&HttpTarget> {
         let named = self.targets.iter().find(|target| target.methods.iter().any(|name| name == method));
         named.or_else(|| self.targets.iter().find(|target| target.methods.is_empty()))
     }
 
-    /// The methods that are served, for an `Allow` header.
+    /// The served methods, for an `Allow` header.
     pub fn allowed(&self) -> String {
         self.targets
             .iter()
@@ -87,38 +87,38 @@ impl HttpRoute {
 
 /// An MQTT trigger.
 pub struct MqttRoute {
-    /// Who handles it.
+    /// The function.
     pub function: Arc<LiveFunction>,
-    /// Subscribers do not see the message.
+    /// True if subscribers do not get the message.
     pub consume: bool,
-    /// The highest QoS that is honoured.
+    /// Maximum QoS of the trigger.
     pub qos: QoS,
-    /// Messages of one topic run one after another.
+    /// True if messages of one topic are handled one after another.
     pub ordered: bool,
 }
 
 /// A cron trigger.
 pub struct ScheduleRoute {
-    /// Who handles it.
+    /// The function.
     pub function: Arc<LiveFunction>,
-    /// As written.
+    /// The schedule as text.
     pub schedule: String,
-    /// As understood.
+    /// The parsed schedule.
     pub cron: Cron,
 }
 
 /// An object trigger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectRoute {
-    /// Who handles it.
+    /// The function.
     pub function: Arc<str>,
-    /// What it watches.
+    /// The watched objects and fields.
     pub scope: WatchScope,
-    /// Only changes of this node, or of others.
+    /// Limits the trigger to changes of this node, or of other nodes.
     pub origin: Option<Origin>,
 }
 
-/// The snapshot.
+/// The routes of all deployed apps.
 #[derive(Default)]
 pub struct Routes {
     apps: BTreeMap<String, Arc<LiveApp>>,
@@ -209,32 +209,32 @@ impl Routes {
         Ok(routes)
     }
 
-    /// The same with `app` in place of what had its name.
+    /// These routes with `app`, which replaces an app of the same name.
     pub fn with_app(&self, app: Arc<LiveApp>) -> Result<Self, RouteConflict> {
         let mut apps = self.apps.clone();
         apps.insert(app.name.to_string(), app);
         Self::build(apps)
     }
 
-    /// The same without an app.
+    /// These routes without an app.
     pub fn without_app(&self, name: &str) -> Self {
         let mut apps = self.apps.clone();
         apps.remove(name);
-        // Fewer routes can't be in conflict where more were not.
+        // Removing routes cannot cause a conflict.
         Self::build(apps).unwrap_or_default()
     }
 
-    /// An app.
+    /// An app by name.
     pub fn app(&self, name: &str) -> Option<&Arc<LiveApp>> {
         self.apps.get(name)
     }
 
-    /// Object triggers.
+    /// The object triggers.
     pub fn object_changes(&self) -> &[ObjectRoute] {
         &self.object_changes
     }
 
-    /// How objects are kept.
+    /// The classes of objects of all apps.
     pub fn object_classes(&self) -> Classes {
         let mut classes = Classes::default();
         for app in self.apps.values() {
@@ -248,49 +248,49 @@ impl Routes {
         self.apps.values()
     }
 
-    /// A function.
+    /// A function by name.
     pub fn function(&self, name: &str) -> Option<&Arc<LiveFunction>> {
         self.functions.get(name)
     }
 
-    /// Workflows that events start.
+    /// The index of workflows that events start.
     pub fn starts(&self) -> &Interests {
         &self.starts
     }
 
-    /// A workflow.
+    /// A workflow by name.
     pub fn workflow(&self, name: &str) -> Option<&Arc<LiveWorkflow>> {
         self.workflows.get(name)
     }
 
-    /// All workflows, in no order.
+    /// All workflows, in no defined order.
     pub fn workflows(&self) -> impl Iterator<Item = &Arc<LiveWorkflow>> {
         self.workflows.values()
     }
 
-    /// Names of workflows like `name`.
+    /// Names of workflows that are similar to `name`.
     pub fn near_workflows(&self, name: &str) -> Vec<String> {
         near(name, self.workflows.keys().map(|name| &**name))
     }
 
-    /// All functions, in no order.
+    /// All functions, in no defined order.
     pub fn functions(&self) -> impl Iterator<Item = &Arc<LiveFunction>> {
         self.functions.values()
     }
 
-    /// Names of functions like `name`.
+    /// Names of functions that are similar to `name`.
     pub fn near_functions(&self, name: &str) -> Vec<String> {
         near(name, self.functions.keys().map(|name| &**name))
     }
 
-    /// The http trigger mounted at a path.
+    /// The HTTP route for a path.
     pub fn http(&self, path: &str) -> Option<&HttpRoute> {
         self.http.at(path).ok().map(|found| found.value)
     }
 
-    /// The MQTT triggers that a topic matches.
-    pub fn for_each_mqtt(&self, topic: &str, found: impl FnMut(&MqttRoute)) {
-        self.mqtt.for_each_match(topic, found);
+    /// Calls `visit` with the MQTT triggers that a topic matches.
+    pub fn for_each_mqtt(&self, topic: &str, visit: impl FnMut(&MqttRoute)) {
+        self.mqtt.for_each_match(topic, visit);
     }
 
     /// The cron triggers.

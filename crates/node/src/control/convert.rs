@@ -240,7 +240,7 @@ pub fn instance(view: InstanceView) -> proto::Instance {
 
 /// A span of a trace.
 pub fn span(span: TraceSpan) -> proto::Span {
-    let [queue_us, start_us, execution_us, state_us] = span.parts_us;
+    let [queue_us, start_us, execution_us, state_us] = span.phases_us;
     proto::Span {
         id: span.id,
         parent: span.parent.unwrap_or_default(),

@@ -14,7 +14,7 @@ use edgefaas_broker::{Broker, Hooks};
 use edgefaas_coordinator::{Coordinator, CoordinatorParts};
 use edgefaas_functions::drain::Drain;
 use edgefaas_functions::durable::{DurableParts, DurableQueue};
-use edgefaas_functions::invoker::{Callees, Invoker, InvokerParts};
+use edgefaas_functions::invoker::{Invoker, InvokerParts, WorkflowRunner};
 use edgefaas_functions::logs::Logs;
 use edgefaas_functions::metrics::FunctionFamilies;
 use edgefaas_functions::outgoing::HttpClient;
@@ -226,8 +226,8 @@ impl Node {
             durability: step_durability(&config),
             node_id: store.node_id(),
         }));
-        let callees: Arc<dyn Callees> = coordinator.clone();
-        invoker.set_callees(Arc::downgrade(&callees));
+        let workflows: Arc<dyn WorkflowRunner> = coordinator.clone();
+        invoker.set_workflow_runner(Arc::downgrade(&workflows));
         let targets = Arc::new(Targets {
             registry: registry.clone(),
             invoker: invoker.clone(),

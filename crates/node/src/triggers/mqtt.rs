@@ -22,7 +22,7 @@ use edgefaas_functions::invoker::{Admitted, Invoker};
 use edgefaas_functions::problem::Problem;
 use edgefaas_functions::publisher::{ClientRecord, Publisher};
 use edgefaas_functions::registry::{LiveFunction, Registry};
-use edgefaas_functions::topics::{self, Call, CallKind, DEAD_LETTERS, has_triggers, is_open, parse_call};
+use edgefaas_functions::topics::{self, Call, CallKind, DEAD_LETTERS, is_open, may_trigger, parse_call};
 use edgefaas_functions::workers::Workers;
 use edgefaas_isolates::{Event, MqttMessage, Reply, Trigger};
 use edgefaas_manifest::WhenFull;
@@ -83,7 +83,7 @@ impl TriggerHook {
         let (origin, message) = (publishing.origin(), publishing.message());
         let Some(call) = parse_call(topic) else {
             return match origin {
-                Origin::Node { .. } if has_triggers(topic) => self.offer_to_all(targets, publishing),
+                Origin::Node { .. } if may_trigger(topic) => self.offer_to_all(targets, publishing),
                 Origin::Node { .. } => Verdict::Forward,
                 _ => Verdict::Reject(RejectReason::NotAuthorized),
             };

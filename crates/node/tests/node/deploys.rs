@@ -83,7 +83,7 @@ async fn wasm_that_is_not_a_function_is_refused_with_the_reason() {
         ..Default::default()
     };
     let error = node.control.deploy(request).await.unwrap_err();
-    assert!(error.message().contains("does not fit its source"), "{}", error.message());
+    assert!(error.message().contains("does not match its source"), "{}", error.message());
 }
 
 #[tokio::test]

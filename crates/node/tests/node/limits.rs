@@ -148,7 +148,7 @@ async fn functions_that_call_each_other_in_a_circle_are_stopped() {
     node.deploy_one("circle", extra, source).await;
     let response = node.get("/fn/circle").await;
     assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
-    assert!(text(&response).contains("in a circle"), "{}", text(&response));
+    assert!(text(&response).contains("in a loop"), "{}", text(&response));
 }
 
 #[tokio::test]

@@ -127,7 +127,7 @@ async fn functions_that_trigger_themselves_are_stopped() {
     client.publish("loop", "x").await;
     let mut log = Vec::new();
     in_time(async {
-        while !log.iter().any(|line: &String| line.contains("in a circle")) {
+        while !log.iter().any(|line: &String| line.contains("in a loop")) {
             client.message().await;
             log = node.logged("circle").await;
         }

@@ -387,7 +387,7 @@ async fn changes_are_watched_over_grpc_and_start_functions() {
     let request = proto::WatchRequest { app: "run".into(), object: "loop".into(), field: String::new() };
     let _watch = objects.watch(request).await.unwrap();
     in_time(async {
-        while !node.logged("loops").await.iter().any(|line| line.contains("in a circle")) {
+        while !node.logged("loops").await.iter().any(|line| line.contains("in a loop")) {
             tokio::task::yield_now().await;
         }
     })

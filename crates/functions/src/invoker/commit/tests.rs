@@ -13,10 +13,10 @@ use super::*;
 use crate::durable::KeepLimits;
 use crate::test_node::TestNode;
 
-/// Records every message, as a durable trigger that comes between the question and the message.
-struct Records;
+/// Stores a record with every message, like a durable trigger that was added after [`Invoker::is_stored`].
+struct RecordingHook;
 
-impl PublishHook for Records {
+impl PublishHook for RecordingHook {
     fn on_publish(&self, publishing: &mut Publishing<'_>) -> Verdict {
         publishing.record(b"x-a-record".to_vec(), Some(b"value".to_vec()));
         Verdict::Forward
@@ -26,14 +26,14 @@ impl PublishHook for Records {
 const KEEP: KeepLimits =
     KeepLimits { time: Duration::from_secs(60), count: 10, bytes: 10_000, memory_bytes: 10_000 };
 
-fn open(data_dir: &std::path::Path, hooks: Hooks, is_held: bool) -> TestNode {
+fn open(data_dir: &std::path::Path, hooks: Hooks, is_paused: bool) -> TestNode {
     let node = TestNode::open(data_dir, Clock::system(), hooks, KEEP);
-    node.storage.is_held.store(is_held, SeqCst);
+    node.storage.is_paused.store(is_paused, SeqCst);
     node
 }
 
-fn release(node: &TestNode) {
-    node.storage.is_held.store(false, SeqCst);
+fn resume(node: &TestNode) {
+    node.storage.is_paused.store(false, SeqCst);
     node.storage.wake(node.broker.wal());
 }
 
@@ -53,7 +53,7 @@ fn message(retain: bool) -> Message {
     Message::new(topic, "x").with_qos(QoS::AtLeastOnce).with_retain(retain)
 }
 
-/// What `kill -9` leaves: the files as they are now.
+/// Copies a data directory: the state of the disk after `kill -9`.
 fn copy(from: &std::path::Path, to: &std::path::Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
@@ -74,14 +74,14 @@ async fn changes_and_messages_are_on_the_disk_together_when_the_call_is_answered
     effects.operate(node.store.objects(), key(), Operation::CounterAdd(1), 0).unwrap();
     effects.publish(message(true)).unwrap();
     node.invoker.commit_effects(&"f".into(), effects, 0).await.unwrap();
-    // The broker has written nothing yet.
+    // The broker's write-ahead log was not written yet.
     copy(dir.path(), after_kill.path());
-    let again = open(after_kill.path(), Hooks::default(), false);
-    assert_eq!(value(&again), 1);
+    let restarted = open(after_kill.path(), Hooks::default(), false);
+    assert_eq!(value(&restarted), 1);
     let cancel = CancellationToken::new();
-    let running = tokio::spawn(again.durable.clone().run(cancel.clone()));
+    let running = tokio::spawn(restarted.durable.clone().run(cancel.clone()));
     let published = async {
-        while again.broker.stats().retained == 0 {
+        while restarted.broker.stats().retained == 0 {
             tokio::task::yield_now().await;
         }
     };
@@ -98,28 +98,28 @@ async fn a_message_is_published_once_when_the_broker_has_written_it() {
     effects.publish(message(true)).unwrap();
     node.invoker.commit_effects(&"f".into(), effects, 0).await.unwrap();
     let broker = &node.broker;
-    // Everything before it is stored with it.
-    let ticket = broker.record(vec![crate::publisher::forget(u64::MAX)]).unwrap();
+    // When this later record is durable, all earlier ones are too.
+    let ticket = broker.record(vec![crate::publisher::delete_outgoing(u64::MAX)]).unwrap();
     broker.durable(ticket).await.unwrap();
-    let left = node.store.spaces().invocations.iter().count();
-    assert_eq!((left, broker.stats().retained), (0, 1));
+    let outgoing = node.store.spaces().invocations.iter().count();
+    assert_eq!((outgoing, broker.stats().retained), (0, 1));
 }
 
 #[tokio::test]
-async fn an_answer_waits_for_what_the_broker_keeps_unforeseen() {
+async fn a_commit_waits_for_a_message_that_the_broker_stores_unexpectedly() {
     let dir = tempfile::tempdir().unwrap();
-    let hooks = Hooks { publish: vec![Arc::new(Records)], ..Hooks::default() };
+    let hooks = Hooks { publish: vec![Arc::new(RecordingHook)], ..Hooks::default() };
     let node = open(dir.path(), hooks, true);
     let source = "f".into();
     let mut effects = Effects::of(0, &Budget::new(1 << 20));
     effects.publish(message(false)).unwrap();
     let mut committed = Box::pin(node.invoker.commit_effects(&source, effects, 0));
     assert_eq!((&mut committed).now_or_never(), None, "nothing is written yet");
-    release(&node);
+    resume(&node);
     committed.await.unwrap();
 
-    // What nobody waits for is not waited for.
-    node.storage.is_held.store(true, SeqCst);
+    // The commit does not wait for a message with QoS 0.
+    node.storage.is_paused.store(true, SeqCst);
     let mut effects = Effects::of(0, &Budget::new(1 << 20));
     effects.publish(message(false).with_qos(QoS::AtMostOnce)).unwrap();
     let committed = node.invoker.commit_effects(&source, effects, 0).now_or_never();

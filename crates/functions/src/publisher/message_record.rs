@@ -1,6 +1,6 @@
 //! On-disk format of an outgoing message: a message of a commit that has not been published.
 //!
-//! Its key is `o` and its number, 8 bytes in big-endian order, so that keys sort as numbers do.
+//! Its key is `o` and its number, 8 bytes in big-endian order, so that keys sort like numbers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::records::{Damage, prefixed};
 /// The first byte of the keys.
 pub const OUTGOING: u8 = b'o';
 
-/// A client as it was when it asked.
+/// A client at the time of its request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientRecord {
     client_id: String,
@@ -25,14 +25,14 @@ pub struct ClientRecord {
     transport: u8,
 }
 
-/// A message that is to be published.
+/// A message that has to be published.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outgoing {
-    /// The function that published it.
+    /// The name of the function or workflow that published it.
     pub source: String,
-    /// How many functions deep.
+    /// Number of functions that called or triggered one another before.
     pub depth: u8,
-    /// For answers: whose rules say whether it may be published.
+    /// For answers: the client whose rules must allow the publish.
     pub requester: Option<ClientRecord>,
     topic: String,
     payload: Bytes,
@@ -108,7 +108,7 @@ impl Outgoing {
     /// The message.
     ///
     /// # Errors
-    /// A topic is none: the record was not written by [`new`](Self::new).
+    /// The topic, response topic or QoS is invalid.
     pub fn message(&self) -> Result<Message, Damage> {
         let topic = |name: &String| TopicName::new(name.as_str()).map_err(|_| Damage::Fields);
         let properties = Properties {
@@ -133,11 +133,11 @@ impl Outgoing {
 }
 
 /// The key of an outgoing message.
-pub fn outgoing_key(sequence: u64) -> Vec<u8> {
-    prefixed(OUTGOING, &sequence.to_be_bytes())
+pub fn outgoing_key(number: u64) -> Vec<u8> {
+    prefixed(OUTGOING, &number.to_be_bytes())
 }
 
-/// The sequence from an outgoing message's key.
+/// The number in the key of an outgoing message.
 pub fn parse_outgoing_key(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(key.strip_prefix(&[OUTGOING])?.try_into().ok()?))
 }
@@ -165,11 +165,11 @@ mod tests {
         Outgoing::new("f", 3, None, &message)
     }
 
-    /// Version 1 is read permanently: the file is never changed.
+    /// Format version 1 never expires: do not change the file.
     #[test]
-    fn what_earlier_versions_wrote_is_read() {
+    fn records_of_version_1_have_the_same_bytes() {
         let path =
-            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/journal/outgoing.v1");
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/durable/outgoing.v1");
         assert_eq!(std::fs::read(path).unwrap(), encode(&outgoing()));
         let message = outgoing().message().unwrap();
         assert_eq!(Outgoing::new("f", 3, None, &message), outgoing());
@@ -179,7 +179,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_a_message_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            // With a checksum that is right, so that the fields are looked at.
+            // With a valid checksum, so that the fields are decoded.
             let mut body = vec![1];
             body.extend_from_slice(&bytes);
             let checksum = crc32fast::hash(&body).to_le_bytes();

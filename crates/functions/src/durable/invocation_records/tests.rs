@@ -71,9 +71,9 @@ fn failed() -> StoredProblem {
     StoredProblem { title, status: 500, detail, near: vec!["g".into()] }
 }
 
-/// What version 1 wrote is read for ever: these files are never changed, only added to.
+/// Format version 1 never expires: do not change these files, only add new ones.
 #[test]
-fn what_earlier_versions_wrote_is_read() {
+fn records_of_version_1_have_the_same_bytes() {
     let reply = HttpResponse {
         status: 201,
         headers: vec![("x".into(), "y".into())],
@@ -91,7 +91,7 @@ fn what_earlier_versions_wrote_is_read() {
         ("reserved", encode(&Reserved { id: 5, request: [1; 16] })),
         ("expiry", encode(&Expiry { bytes: 100, key: Some([2; 16]) })),
     ];
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/journal");
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/durable");
     for (name, bytes) in records {
         let path = folder.join(format!("{name}.v1"));
         if std::env::var_os("EDGEFAAS_WRITE_GOLDEN").is_some() && !path.exists() {
@@ -103,7 +103,7 @@ fn what_earlier_versions_wrote_is_read() {
 }
 
 #[test]
-fn records_are_what_they_were() {
+fn decoded_records_equal_the_encoded_ones() {
     assert_eq!(decode::<Pending>(&encode(&mqtt())), Ok(mqtt()));
     assert_eq!(decode::<Pending>(&encode(&http())), Ok(http()));
     let problem = known(Err(failed()));
@@ -111,7 +111,7 @@ fn records_are_what_they_were() {
 }
 
 #[test]
-fn keys_sort_as_what_they_are_made_of_and_are_read_back() {
+fn keys_sort_like_their_numbers_and_can_be_parsed() {
     let numbers = [1, 255, 256, u64::MAX];
     assert!(numbers.map(|n| pending_key("f", n)).is_sorted());
     assert!(numbers.map(|n| expiry_key(n, Ulid::nil())).is_sorted());
@@ -121,7 +121,7 @@ fn keys_sort_as_what_they_are_made_of_and_are_read_back() {
 
 proptest! {
     #[test]
-    fn damage_is_found(at in any::<prop::sample::Index>(), bit in 0u8..8, cut in any::<prop::sample::Index>()) {
+    fn damage_is_detected(at in any::<prop::sample::Index>(), bit in 0u8..8, cut in any::<prop::sample::Index>()) {
         let good = encode(&mqtt());
         let mut bytes = good.clone();
         bytes[at.index(good.len())] ^= 1 << bit;
@@ -130,8 +130,8 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_are_too_strange(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        // With a checksum that is right, so that the fields are looked at.
+    fn random_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        // With a valid checksum, so that the fields are decoded.
         let mut body = vec![1];
         body.extend_from_slice(&bytes);
         let checksum = crc32fast::hash(&body).to_le_bytes();

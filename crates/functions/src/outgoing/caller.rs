@@ -1,4 +1,4 @@
-//! On whose behalf requests are sent, and where they may go.
+//! Callers: the owners of outgoing requests, with their permissions and connections.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -10,67 +10,68 @@ use url::{Host, Url};
 use super::connector::Connections;
 use super::own_addresses::is_own;
 
-/// A function, a workflow or a part of the node that sends requests, with its connections: no other uses them, so that what
-/// one may reach is not open to another.
+/// A function, a workflow or a part of the node that sends requests. Callers do not share connections, because they have
+/// different permissions.
 pub struct Caller {
-    pub(super) reach: Arc<Reach>,
-    // Made at the first request.
+    pub(super) permissions: Arc<CallerPermissions>,
+    // Created at the first request.
     pub(super) connections: OnceLock<Connections>,
 }
 
-/// Where a caller's requests may go.
-pub(super) struct Reach {
-    /// Whose share of the pools it has, as errors name it: "function `f`".
+/// The permissions of a caller for outgoing requests.
+pub(super) struct CallerPermissions {
+    /// The owner of its shares in the pools, as errors name it: "function `f`".
     pub owner: Arc<str>,
     /// `permissions.http`.
     pub http: Arc<[HttpPattern]>,
 }
 
 impl Caller {
-    /// `owner` is the name in errors and the key of its shares: "function `f`". `http` is what it may reach.
+    /// `owner` is its name in errors and the owner of its shares in the pools: "function `f`". `http` are the patterns of
+    /// permitted servers.
     pub fn new(owner: impl Into<Arc<str>>, http: Arc<[HttpPattern]>) -> Self {
-        let reach = Arc::new(Reach { owner: owner.into(), http });
-        Self { reach, connections: OnceLock::new() }
+        let permissions = Arc::new(CallerPermissions { owner: owner.into(), http });
+        Self { permissions, connections: OnceLock::new() }
     }
 
-    /// Whose share of the pools it has.
+    /// The owner of its shares in the pools.
     pub fn owner(&self) -> &Arc<str> {
-        &self.reach.owner
+        &self.permissions.owner
     }
 }
 
-/// A permitted name or `*` that leads to an address it must not lead to.
+/// An address that a permitted name or `*` does not cover: private, link-local, or of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Guarded {
+pub struct GuardedAddress {
     /// The address.
     pub address: IpAddr,
-    /// The patterns that would permit it.
-    write: String,
+    /// The patterns that would permit it, as text.
+    patterns: String,
 }
 
-impl fmt::Display for Guarded {
+impl fmt::Display for GuardedAddress {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { address, write } = self;
+        let Self { address, patterns } = self;
         match AddressKind::of(*address) {
-            // Only then is a public address guarded.
+            // A public address is guarded only if it belongs to this machine.
             AddressKind::Public => write!(out, "{address} is an address of this machine")?,
             kind => write!(out, "{address} is {kind}")?,
         }
-        write!(out, ", which must be named: add {write}")
+        write!(out, ", which must be named: add {patterns}")
     }
 }
 
-/// Why a URL may not be asked for.
+/// Reasons why a request to a URL is not permitted.
 pub(super) enum NotPermitted {
-    /// No pattern is for it.
+    /// No pattern matches the URL.
     NotNamed,
-    /// Only `*` is for it, which does not cover its address.
-    Guarded(Guarded),
+    /// Only `*` matches the URL, which does not cover its address.
+    Guarded(GuardedAddress),
 }
 
-impl Reach {
-    /// Whether a request to this URL may be sent. The address that a name leads to is checked when it is known, by
-    /// [`addresses`](Self::addresses).
+impl CallerPermissions {
+    /// Checks that a request to this URL is permitted. If the URL has a name, [`addresses`](Self::addresses) checks its
+    /// addresses after the lookup.
     pub fn check(&self, url: &Url) -> Result<(), NotPermitted> {
         let address = url.host().and_then(|host| address_of(&host));
         let allowed = self.http.iter().any(|pattern| pattern.allows(url));
@@ -85,32 +86,38 @@ impl Reach {
             false if !self.http.iter().any(|pattern| pattern.allows_if_public(url)) => {
                 Err(NotPermitted::NotNamed)
             }
-            _ => Err(NotPermitted::Guarded(Guarded { address, write: pattern(&host(address), url) })),
+            _ => Err(NotPermitted::Guarded(GuardedAddress {
+                address,
+                patterns: pattern(&host(address), url),
+            })),
         }
     }
 
-    /// Those of the addresses of `url`'s name that it may lead to.
+    /// The permitted ones of the addresses of `name`, the host of `url`.
+    ///
+    /// # Errors
+    /// No address is permitted.
     pub fn addresses(
         &self,
         url: &Url,
         name: &str,
         found: Vec<SocketAddr>,
-    ) -> Result<Vec<SocketAddr>, Guarded> {
+    ) -> Result<Vec<SocketAddr>, GuardedAddress> {
         let is_named = self.http.iter().any(|pattern| pattern.names_host(url));
         let may = |address: &SocketAddr| {
             may_lead_to(name, is_named, address.ip(), is_own) || self.names(url, address.ip())
         };
-        let (open, guarded): (Vec<_>, Vec<_>) = found.into_iter().partition(may);
+        let (permitted, guarded): (Vec<_>, Vec<_>) = found.into_iter().partition(may);
         match guarded.first() {
-            Some(first) if open.is_empty() => {
+            Some(first) if permitted.is_empty() => {
                 let address = first.ip().to_canonical();
-                let mut write = pattern(&host(address), url);
+                let mut patterns = pattern(&host(address), url);
                 if !is_named && may_lead_to(name, true, address, is_own) {
-                    write = format!("{} or {write}", pattern(&Host::Domain(name), url));
+                    patterns = format!("{} or {patterns}", pattern(&Host::Domain(name), url));
                 }
-                Err(Guarded { address, write })
+                Err(GuardedAddress { address, patterns })
             }
-            _ => Ok(open),
+            _ => Ok(permitted),
         }
     }
 
@@ -126,7 +133,7 @@ fn host(address: IpAddr) -> Host<&'static str> {
     }
 }
 
-/// The narrowest pattern for a host of this URL, as it is written.
+/// The narrowest pattern for a host of this URL, as text.
 fn pattern(host: &Host<&str>, url: &Url) -> String {
     match url.port() {
         Some(port) => format!("`{host}:{port}`"),
@@ -134,21 +141,28 @@ fn pattern(host: &Host<&str>, url: &Url) -> String {
     }
 }
 
-/// Those of the addresses of a name in `permissions.tcp` that it may lead to.
+/// The permitted ones of the addresses of a name in `permissions.tcp`. `names_address` is true for an address that
+/// `permissions.tcp` names.
+///
+/// # Errors
+/// No address is permitted.
 pub(super) fn tcp_addresses(
     name: &str,
     found: Vec<SocketAddr>,
     names_address: impl Fn(SocketAddr) -> bool,
-) -> Result<Vec<SocketAddr>, Guarded> {
+) -> Result<Vec<SocketAddr>, GuardedAddress> {
     let may =
         |address: &SocketAddr| may_lead_to(name, true, address.ip(), is_own) || names_address(*address);
-    let (open, guarded): (Vec<_>, Vec<_>) = found.into_iter().partition(may);
+    let (permitted, guarded): (Vec<_>, Vec<_>) = found.into_iter().partition(may);
     match guarded.first() {
-        Some(first) if open.is_empty() => {
+        Some(first) if permitted.is_empty() => {
             let address = first.ip().to_canonical();
-            Err(Guarded { address, write: format!("`{}`", SocketAddr::new(address, first.port())) })
+            Err(GuardedAddress {
+                address,
+                patterns: format!("`{}`", SocketAddr::new(address, first.port())),
+            })
         }
-        _ => Ok(open),
+        _ => Ok(permitted),
     }
 }
 
@@ -156,21 +170,26 @@ pub(super) fn tcp_addresses(
 mod tests {
     use super::*;
 
-    fn reach(patterns: &[&str]) -> Reach {
+    fn permissions(patterns: &[&str]) -> CallerPermissions {
         let http = patterns.iter().map(|pattern| pattern.parse().unwrap()).collect();
-        Reach { owner: "function `f`".into(), http }
+        CallerPermissions { owner: "function `f`".into(), http }
     }
 
-    fn led(patterns: &[&str], url: &str, addresses: &[&str]) -> Result<Vec<String>, String> {
+    fn permitted_addresses(
+        patterns: &[&str],
+        url: &str,
+        addresses: &[&str],
+    ) -> Result<Vec<String>, String> {
         let url = Url::parse(url).unwrap();
         let found = addresses.iter().map(|address| SocketAddr::new(address.parse().unwrap(), 80)).collect();
         let name = url.host_str().unwrap().to_owned();
-        let open = reach(patterns).addresses(&url, &name, found).map_err(|guarded| guarded.to_string())?;
-        Ok(open.into_iter().map(|address| address.ip().to_string()).collect())
+        let permitted =
+            permissions(patterns).addresses(&url, &name, found).map_err(|guarded| guarded.to_string())?;
+        Ok(permitted.into_iter().map(|address| address.ip().to_string()).collect())
     }
 
     fn refusal(patterns: &[&str], url: &str) -> String {
-        match reach(patterns).check(&Url::parse(url).unwrap()) {
+        match permissions(patterns).check(&Url::parse(url).unwrap()) {
             Ok(()) => "permitted".to_owned(),
             Err(NotPermitted::NotNamed) => "not named".to_owned(),
             Err(NotPermitted::Guarded(guarded)) => guarded.to_string(),
@@ -178,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_what_to_write() {
+    fn a_refusal_says_which_pattern_to_add() {
         assert_eq!(refusal(&["*"], "http://1.1.1.1/"), "permitted");
         assert_eq!(refusal(&["*"], "http://1.1.1.1:81/"), "not named");
         assert_eq!(refusal(&["a.example"], "http://10.0.0.1/"), "not named");
@@ -194,36 +213,46 @@ mod tests {
     }
 
     #[test]
-    fn a_name_leads_to_what_is_named() {
+    fn a_name_covers_only_permitted_addresses() {
         let (private, metadata) = ("10.0.0.1", "169.254.169.254");
-        assert_eq!(led(&["*"], "http://a.example/", &["1.1.1.1", private]).unwrap(), ["1.1.1.1"]);
-        assert_eq!(led(&["plc.local"], "http://plc.local/", &[private]).unwrap(), [private]);
-        assert_eq!(led(&["*", "10.0.0.0/8"], "http://a.example/", &[private]).unwrap(), [private]);
         assert_eq!(
-            led(&["a.example", "169.254.0.0/16"], "http://a.example/", &[metadata]).unwrap(),
+            permitted_addresses(&["*"], "http://a.example/", &["1.1.1.1", private]).unwrap(),
+            ["1.1.1.1"]
+        );
+        assert_eq!(
+            permitted_addresses(&["plc.local"], "http://plc.local/", &[private]).unwrap(),
+            [private]
+        );
+        assert_eq!(
+            permitted_addresses(&["*", "10.0.0.0/8"], "http://a.example/", &[private]).unwrap(),
+            [private]
+        );
+        assert_eq!(
+            permitted_addresses(&["a.example", "169.254.0.0/16"], "http://a.example/", &[metadata])
+                .unwrap(),
             [metadata]
         );
-        // A name that is permitted for one port is not for another.
+        // A name that is permitted for one port is not permitted for another.
         let patterns = ["*:*", "plc.local:80", "10.0.0.1:80"];
         assert!(
-            led(&patterns, "http://plc.local:81/", &[private])
+            permitted_addresses(&patterns, "http://plc.local:81/", &[private])
                 .unwrap_err()
                 .ends_with("`plc.local:81` or `10.0.0.1:81`")
         );
         assert_eq!(
-            led(&["*.example"], "http://a.example/", &[private]).unwrap_err(),
+            permitted_addresses(&["*.example"], "http://a.example/", &[private]).unwrap_err(),
             "10.0.0.1 is an address of a private network, which must be named: add `a.example` or `10.0.0.1`"
         );
         assert!(
-            led(&["a.example"], "http://a.example/", &[metadata])
+            permitted_addresses(&["a.example"], "http://a.example/", &[metadata])
                 .unwrap_err()
                 .ends_with("add `169.254.169.254`")
         );
         assert!(
-            led(&["a.example"], "http://a.example/", &["127.0.0.1"])
+            permitted_addresses(&["a.example"], "http://a.example/", &["127.0.0.1"])
                 .unwrap_err()
                 .ends_with("add `127.0.0.1`")
         );
-        assert!(led(&["*"], "http://a.example/", &["::ffff:10.0.0.1"]).is_err());
+        assert!(permitted_addresses(&["*"], "http://a.example/", &["::ffff:10.0.0.1"]).is_err());
     }
 }

@@ -1,7 +1,7 @@
-//! Apps, revisions and sources as they are on disk.
+//! On-disk format of apps, revisions and sources.
 //!
-//! An app's record names its live revision; a revision is a manifest with the digests of its sources,
-//! itself named by a digest over both. So a revision can't change, and equal sources are kept once.
+//! The record of an app names its live revision. A revision is a manifest with the digests of its sources, and its name is
+//! the digest of both. So a revision never changes, and equal sources are stored once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,21 +13,21 @@ use serde::{Deserialize, Serialize};
 /// The version of all formats here.
 pub const FORMAT: u32 = 1;
 
-/// Which revision of an app is live, and which were before.
+/// The live revision of an app and its earlier ones.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AppRecord {
     /// See [`FORMAT`].
     pub format: u32,
     /// The live revision's digest.
     pub live: String,
-    /// When it went live, in milliseconds since the Unix epoch.
+    /// The time of the deploy, in milliseconds since the Unix epoch.
     pub deployed_unix_ms: u64,
-    /// Earlier revisions' digests, newest first.
+    /// The digests of earlier revisions, newest first.
     pub previous: Vec<String>,
 }
 
 impl AppRecord {
-    /// Reads a record; `app` is for the error.
+    /// Decodes a record; `app` is for the error.
     pub fn decode(app: &str, bytes: &[u8]) -> Result<Self, StoreError> {
         serde_json::from_slice(bytes).map_err(|error| damaged(format!("the record of app `{app}`"), error))
     }
@@ -50,30 +50,30 @@ pub struct Revision {
     pub workflows: BTreeMap<String, String>,
 }
 
-/// An asset whose content is kept by its digest.
+/// An asset. Its content is stored under its digest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AssetRecord {
     /// The digest of its content.
     pub digest: String,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
 }
 
 impl AssetRecord {
-    /// Of a content.
+    /// The record for this content.
     pub fn new(content: &[u8]) -> Self {
         Self { digest: asset_digest(content), bytes: content.len() as u64 }
     }
 }
 
-/// A source that is kept by its digest.
+/// A source. Its encoding is stored under its digest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceRecord {
     /// The digest of its encoding.
     pub digest: String,
     /// `component` or `javascript`.
     pub kind: String,
-    /// The size of what the user wrote or built.
+    /// The size of the source in bytes, without its encoding.
     pub bytes: u64,
 }
 
@@ -101,13 +101,13 @@ impl Revision {
         Self { format: FORMAT, manifest, functions, assets, workflows }
     }
 
-    /// Its name: a digest over all of it, in hex.
+    /// The digest of the revision in hex, which is its name.
     pub fn digest(&self) -> String {
         blake3::hash(&encode(self)).to_hex().to_string()
     }
 }
 
-/// Adds sources and assets to a batch, equal ones once.
+/// Adds sources and assets to a batch. Equal ones are added once.
 pub fn put_contents(
     batch: &mut Batch,
     store: &Store,
@@ -127,7 +127,7 @@ pub fn put_revision(batch: &mut Batch, store: &Store, revision: &Revision) {
     batch.put(&store.spaces().revisions, revision.digest(), encode(revision));
 }
 
-/// Adds an app's record to a batch.
+/// Adds the record of an app to a batch.
 pub fn put_app(batch: &mut Batch, store: &Store, app: &str, record: &AppRecord) {
     batch.put(&store.spaces().apps, app, encode(record));
 }
@@ -135,9 +135,10 @@ pub fn put_app(batch: &mut Batch, store: &Store, app: &str, record: &AppRecord) 
 /// A revision by its digest.
 pub fn get_revision(store: &Store, digest: &str) -> Result<Revision, StoreError> {
     let what = || format!("revision {digest}");
-    let bytes = store.spaces().revisions.get(digest)?.ok_or_else(|| damaged(what(), "it is not there"))?;
+    let bytes =
+        store.spaces().revisions.get(digest)?.ok_or_else(|| damaged(what(), "it does not exist"))?;
     if blake3::hash(&bytes).to_hex().as_str() != digest {
-        return Err(damaged(what(), "its content does not fit its digest"));
+        return Err(damaged(what(), "its content does not match its digest"));
     }
     serde_json::from_slice(&bytes).map_err(|error| damaged(what(), error))
 }
@@ -145,15 +146,15 @@ pub fn get_revision(store: &Store, digest: &str) -> Result<Revision, StoreError>
 /// A source by its digest.
 pub fn get_source(store: &Store, digest: &str) -> Result<FunctionSource, StoreError> {
     let what = || format!("source {digest}");
-    let bytes = store.spaces().sources.get(digest)?.ok_or_else(|| damaged(what(), "it is not there"))?;
+    let bytes = store.spaces().sources.get(digest)?.ok_or_else(|| damaged(what(), "it does not exist"))?;
     if source_digest(&bytes) != digest {
-        return Err(damaged(what(), "its content does not fit its digest"));
+        return Err(damaged(what(), "its content does not match its digest"));
     }
     match bytes.split_first() {
         Some((&version, body)) if u32::from(version) == FORMAT => {
             postcard::from_bytes(body).map_err(|error| damaged(what(), error))
         }
-        Some((version, _)) => Err(damaged(what(), format!("its format {version} is not known"))),
+        Some((version, _)) => Err(damaged(what(), format!("its format version {version} is unknown"))),
         None => Err(damaged(what(), "it is empty")),
     }
 }
@@ -162,14 +163,14 @@ pub fn get_source(store: &Store, digest: &str) -> Result<FunctionSource, StoreEr
 pub fn get_asset(store: &Store, record: &AssetRecord) -> Result<Bytes, StoreError> {
     let AssetRecord { digest, .. } = record;
     let what = || format!("asset {digest}");
-    let bytes = store.spaces().sources.get(digest)?.ok_or_else(|| damaged(what(), "it is not there"))?;
+    let bytes = store.spaces().sources.get(digest)?.ok_or_else(|| damaged(what(), "it does not exist"))?;
     if asset_digest(&bytes) != *digest {
-        return Err(damaged(what(), "its content does not fit its digest"));
+        return Err(damaged(what(), "its content does not match its digest"));
     }
     Ok(Bytes::copy_from_slice(&bytes))
 }
 
-/// The deletion of every revision and source that no app refers to.
+/// A batch that deletes all revisions, sources and assets that no app refers to.
 pub fn garbage(store: &Store) -> Result<Batch, StoreError> {
     let spaces = store.spaces();
     let mut revisions = BTreeSet::new();
@@ -198,7 +199,7 @@ pub fn garbage(store: &Store) -> Result<Batch, StoreError> {
 }
 
 fn encode(value: &impl Serialize) -> Vec<u8> {
-    // Strings, numbers and string maps only: this cannot fail.
+    // This cannot fail: it has only strings, numbers and maps of strings.
     serde_json::to_vec(value).unwrap_or_default()
 }
 
@@ -214,7 +215,7 @@ fn source_digest(encoded: &[u8]) -> String {
     blake3::hash(encoded).to_hex().to_string()
 }
 
-/// Not that of a source with the same bytes: they lie in one space.
+/// The prefix keeps the digest of an asset apart from that of a source with the same bytes: they share one key space.
 fn asset_digest(content: &[u8]) -> String {
     format!("asset-{}", blake3::hash(content).to_hex())
 }

@@ -1,14 +1,14 @@
-//! What is stored of durable invocations: keys and records. Pure functions.
+//! On-disk format of durable invocations: keys and records. Pure functions.
 //!
 //! ```text
 //! p FUNCTION 0 SEQUENCE   Pending: an invocation that was accepted and has not ended
-//! i ID                    Known: what is known about an invocation whose outcome somebody may ask for
-//! k HASH                  Reserved: the invocation that an idempotency key stands for
-//! e FINISHED ID           Expiry: when an outcome ended, in the order in which outcomes are forgotten
+//! i ID                    Known: the state of an invocation whose outcome is kept
+//! k HASH                  Reserved: the invocation of an idempotency key
+//! e FINISHED ID           Expiry: an outcome, in the order in which outcomes expire
 //! ```
 //!
-//! SEQUENCE and FINISHED (milliseconds since the Unix epoch) are 8 bytes, ID and HASH 16, big-endian, so that keys sort
-//! as numbers do. [`records`](crate::records) has the form of a record.
+//! SEQUENCE and FINISHED (milliseconds since the Unix epoch) have 8 bytes, ID and HASH 16, big-endian, so that keys sort
+//! like numbers. [`records`](crate::records) encodes the records.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub const KNOWN: u8 = b'i';
 pub const RESERVED: u8 = b'k';
 pub const EXPIRY: u8 = b'e';
 
-/// A digest that stands for an idempotency key, or for what it was used with.
+/// Digest of an idempotency key, or of the request that it was used with.
 pub type Digest = [u8; 16];
 
 /// An invocation that was accepted and has not ended.
@@ -37,77 +37,77 @@ pub struct Pending {
     pub id: u128,
     /// The number of the next attempt; the first is 1.
     pub attempt: u32,
-    /// Not before, in milliseconds since the Unix epoch; 0 for at once.
+    /// The earliest start of the next attempt, in milliseconds since the Unix epoch; 0 for immediately.
     pub due_unix_ms: u64,
-    /// Those with the same key run one after another.
+    /// Invocations with the same key run one after another.
     pub order_key: Option<u64>,
-    /// Whether somebody may ask for the outcome, and what with.
+    /// Set if the outcome is kept.
     pub keep: Option<Keep>,
-    /// Where the answer is published.
+    /// The destination of the answer.
     pub answer: Option<AnswerTo>,
-    /// On whose behalf.
+    /// The origin of the invocation.
     pub principal: Principal,
-    /// W3C trace context.
+    /// W3C trace context (`traceparent`).
     pub trace_parent: Option<String>,
-    /// How many functions have called or triggered one another before.
+    /// Number of functions that called or triggered one another before.
     pub depth: u8,
-    /// What it is to handle.
+    /// The event to handle.
     pub event: Event,
 }
 
-/// An outcome that is kept.
+/// How an outcome is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Keep {
-    /// The idempotency key that stands for it.
+    /// The idempotency key of the request.
     pub key: Option<Digest>,
-    /// What a request for it needs at the gateway: 0 nothing, 1 a JSON Web Token, 2 the node's token; without it what
-    /// calls of the function need.
+    /// The authentication that a request for the outcome needs at the gateway: 0 none, 1 a JSON Web Token, 2 the gateway
+    /// token. `None`: the same as for calls of the function.
     pub auth: Option<u8>,
 }
 
-/// Where an answer is published.
+/// The destination of an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnswerTo {
     /// The topic.
     pub topic: String,
     /// MQTT 5 correlation data.
     pub correlation_data: Option<Bytes>,
-    /// Whose rules say whether it may go there.
+    /// The client whose rules must allow the publish.
     pub requester: Option<ClientRecord>,
 }
 
-/// What is known about an invocation.
+/// The state of an invocation whose outcome is kept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Known {
-    /// The function.
+    /// The name of the function.
     pub function: String,
     /// See [`Keep::auth`].
     pub auth: Option<u8>,
-    /// How far it has got.
+    /// Pending, or the outcome.
     pub state: KnownState,
 }
 
-/// How far an invocation has got.
+/// Pending, or the outcome.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum KnownState {
-    /// Its number in the journal.
+    /// The sequence number of the [`Pending`] record.
     Pending(u64),
-    /// It has ended.
+    /// The outcome.
     Done(StoredOutcome),
 }
 
-/// How an invocation ended.
+/// The outcome of an invocation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StoredOutcome {
-    /// The answer, or why there is none.
+    /// The reply or the error.
     pub result: Result<Reply, StoredProblem>,
-    /// Runs, the last one included.
+    /// Number of attempts.
     pub attempts: u32,
-    /// Of the last run, in microseconds: queue, start, execution.
+    /// Times of the last attempt in microseconds: queue, start, execution.
     timing_us: [u64; 3],
 }
 
-/// An error as it is told.
+/// The stored form of a [`Problem`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredProblem {
     title: String,
@@ -116,26 +116,26 @@ pub struct StoredProblem {
     near: Vec<String>,
 }
 
-/// What an idempotency key stands for.
+/// The use of an idempotency key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reserved {
-    /// The invocation.
+    /// The id of the invocation.
     pub id: u128,
-    /// What it was asked with.
+    /// The digest of the request.
     pub request: Digest,
 }
 
-/// An outcome, in the order in which they are forgotten.
+/// An entry of the index by which outcomes expire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expiry {
-    /// The size of the outcome.
+    /// The size of the [`Known`] record.
     pub bytes: u32,
-    /// The idempotency key that goes with it.
+    /// The idempotency key to delete with the outcome.
     pub key: Option<Digest>,
 }
 
 impl StoredOutcome {
-    /// An outcome to keep.
+    /// The stored form of an outcome.
     pub fn new(result: Result<Reply, Problem>, attempts: u32, timing: Timing) -> Self {
         let us = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         let result = result.map_err(|problem| StoredProblem {
@@ -148,7 +148,7 @@ impl StoredOutcome {
         Self { result, attempts, timing_us }
     }
 
-    /// The answer or the problem, as it was.
+    /// The reply or the problem, and the times of the last attempt.
     pub fn into_result(self, id: Ulid) -> (Result<Reply, Problem>, Timing) {
         let [queue, start, execution] = self.timing_us.map(Duration::from_micros);
         let result = self.result.map_err(|stored| Problem {
@@ -173,31 +173,31 @@ pub fn pending_key(function: &str, sequence: u64) -> Vec<u8> {
     key
 }
 
-/// Function and sequence from a pending invocation's key.
+/// The function and the sequence number in the key of a pending invocation.
 pub fn parse_pending_key(key: &[u8]) -> Option<(&str, u64)> {
     let (rest, sequence) = key.strip_prefix(&[PENDING])?.split_last_chunk::<8>()?;
     let function = std::str::from_utf8(rest.strip_suffix(&[0])?).ok()?;
     Some((function, u64::from_be_bytes(*sequence)))
 }
 
-/// The key of what is known about an invocation.
+/// The key of a [`Known`] record.
 pub fn known_key(id: Ulid) -> Vec<u8> {
     prefixed(KNOWN, &id.0.to_be_bytes())
 }
 
-/// The key of what an idempotency key stands for.
+/// The key of a [`Reserved`] record.
 pub fn reserved_key(digest: &Digest) -> Vec<u8> {
     prefixed(RESERVED, digest)
 }
 
-/// The key of an outcome's expiry.
+/// The key of an [`Expiry`] record.
 pub fn expiry_key(finished_unix_ms: u64, id: Ulid) -> Vec<u8> {
     let mut key = prefixed(EXPIRY, &finished_unix_ms.to_be_bytes());
     key.extend_from_slice(&id.0.to_be_bytes());
     key
 }
 
-/// Time and id from an expiry's key.
+/// The time and the id in the key of an [`Expiry`] record.
 pub fn parse_expiry_key(key: &[u8]) -> Option<(u64, Ulid)> {
     let (finished, id) = key.strip_prefix(&[EXPIRY])?.split_first_chunk::<8>()?;
     Some((u64::from_be_bytes(*finished), Ulid(u128::from_be_bytes(id.try_into().ok()?))))

@@ -1,4 +1,4 @@
-//! What a function may call that is no function: workflows, which a layer above runs.
+//! Calls of workflows by functions. The coordinator, a layer above, runs them.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub struct WorkflowCall {
     pub workflow: Arc<LiveWorkflow>,
     /// The payload.
     pub body: Bytes,
-    /// How many functions and workflows have called one another before it.
+    /// Number of functions and workflows that called one another before it.
     pub depth: u8,
     /// W3C trace context.
     pub trace_parent: Option<String>,
@@ -22,8 +22,8 @@ pub struct WorkflowCall {
     pub lineage: Option<Lineage>,
 }
 
-/// Runs workflows for functions. Set once at wiring, since workflows run functions themselves.
-pub trait Callees: Send + Sync {
-    /// Runs a workflow from its start to its end. If the future is dropped, the instance continues.
+/// Runs workflows for functions. A trait, because workflows run functions themselves: it turns the dependency around.
+pub trait WorkflowRunner: Send + Sync {
+    /// Runs a workflow to its end and returns its output. If the future is dropped, the instance continues.
     fn call_workflow(self: Arc<Self>, call: WorkflowCall) -> HostFuture<Result<Reply, InvocationError>>;
 }
