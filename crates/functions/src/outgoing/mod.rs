@@ -10,6 +10,7 @@ mod lookup;
 mod own_addresses;
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 
 use bytes::{Bytes, BytesMut};
 use edgefaas_isolates::{HostError, IncomingResponse, Redirect};
@@ -69,7 +70,16 @@ impl HttpClient {
     ///
     /// # Errors
     /// See [`FetchError`].
-    pub async fn fetch(&self, caller: &Caller, request: Checked) -> Result<IncomingResponse, FetchError> {
+    // Boxed: the crate that polls a future compiles it, and this one contains an HTTP client.
+    pub fn fetch<'a>(
+        &'a self,
+        caller: &'a Caller,
+        request: Checked,
+    ) -> Pin<Box<dyn Future<Output = Result<IncomingResponse, FetchError>> + Send + 'a>> {
+        Box::pin(self.request(caller, request))
+    }
+
+    async fn request(&self, caller: &Caller, request: Checked) -> Result<IncomingResponse, FetchError> {
         let Checked { mut method, mut url, mut headers, mut body, redirect } = request;
         let first = shown(&url);
         let share = self.requests.take(caller.owner(), 1).await;

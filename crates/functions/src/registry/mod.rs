@@ -10,6 +10,7 @@ mod reply_size;
 mod routes;
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -366,7 +367,15 @@ impl Registry {
     ///
     /// The app is checked, compiled and stored on disk before it goes live in one step. On an error nothing has changed.
     /// Running invocations finish on the revision on which they started.
-    pub async fn deploy(&self, deploy: Deploy) -> Result<Deployed, DeployError> {
+    // Boxed: the crate that polls a future compiles it, and this one contains the whole deploy.
+    pub fn deploy(
+        &self,
+        deploy: Deploy,
+    ) -> Pin<Box<dyn Future<Output = Result<Deployed, DeployError>> + Send + '_>> {
+        Box::pin(self.replace_app(deploy))
+    }
+
+    async fn replace_app(&self, deploy: Deploy) -> Result<Deployed, DeployError> {
         let Deploy { manifest: manifest_text, sources, assets, workflows, strict } = deploy;
         let manifest = Manifest::parse(&manifest_text, FILE_NAME)?;
         check_sources(&manifest, &sources)?;
