@@ -22,6 +22,6 @@ export default async function objects(event, context) {
       return value;
     }
     default:
-      throw new TypeError(`${work.do} is no work`);
+      throw new TypeError(`${work.do} is not a work`);
   }
 }

@@ -74,7 +74,7 @@ impl Client {
         let (mut line, mut length, mut close) = (String::new(), None, false);
         stream.read_line(&mut line)?;
         let status =
-            line.split(' ').nth(1).with_context(|| format!("{line:?} is no status line"))?.parse()?;
+            line.split(' ').nth(1).with_context(|| format!("{line:?} is not a status line"))?.parse()?;
         loop {
             line.clear();
             ensure!(stream.read_line(&mut line)? > 0, "the answer to {path} has no end");

@@ -96,7 +96,7 @@ impl Client {
         let mut count = 0;
         while count == 0 || self.next_frame()?.is_some() {
             let (first_byte, body) = self.receive()?;
-            ensure!(first_byte & 0xf6 == 0x30, "{first_byte:x} is no PUBLISH of QoS 0");
+            ensure!(first_byte & 0xf6 == 0x30, "{first_byte:x} is not a PUBLISH of QoS 0");
             let (length, rest) = body.split_first_chunk::<2>().context("a topic")?;
             let (topic, payload) =
                 rest.split_at_checked(usize::from(u16::from_be_bytes(*length))).context("a topic")?;

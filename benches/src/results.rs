@@ -241,7 +241,7 @@ impl Report {
     /// Reads one that was kept.
     pub fn load(path: &Path) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-        serde_json::from_str(&text).with_context(|| format!("{} is no report", path.display()))
+        serde_json::from_str(&text).with_context(|| format!("{} is not a report", path.display()))
     }
 
     /// Keeps it.

@@ -107,7 +107,7 @@ impl Broker {
             router.count_rejected();
             Published::rejected(reason)
         };
-        // It will not be smaller later: that is no quota.
+        // It will not be smaller later: that is not a quota.
         if message.weight() > connections.config.max_packet_bytes as usize {
             return rejected(RejectReason::ImplementationSpecific);
         }

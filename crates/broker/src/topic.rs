@@ -23,7 +23,7 @@ pub struct TopicName(ByteString);
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicFilter(ByteString);
 
-/// Why a text is no valid topic name. Positions are bytes from the start.
+/// Why a text is not a valid topic name. Positions are bytes from the start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopicNameError {
     /// No character at all.
@@ -57,7 +57,7 @@ pub enum TopicNameError {
     },
 }
 
-/// Why a text is no valid topic filter. Positions are bytes from the start.
+/// Why a text is not a valid topic filter. Positions are bytes from the start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopicFilterError {
     /// No character at all.

@@ -30,7 +30,7 @@ impl Watch {
         let (sender, changes) = mpsc::channel(64);
         let seen_from = root.clone();
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            // A build reads the sources; that is no change.
+            // A build reads the sources; that is not a change.
             let Ok(event) = event else { return };
             if matches!(event.kind, EventKind::Access(_)) {
                 return;

@@ -214,7 +214,7 @@ fn a_single_file_is_an_app_named_after_it() {
 fn what_is_no_component_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     for (bytes, expected) in [
-        (&b"hello"[..], "this is no WebAssembly component"),
+        (&b"hello"[..], "this is not a WebAssembly component"),
         (b"\0asm\x01\0\0\0", "this is a WebAssembly core module, not a component"),
     ] {
         fs::write(folder.path().join("f.wasm"), bytes).unwrap();

@@ -286,14 +286,14 @@ fn component(path: &Path, bytes: Vec<u8>) -> anyhow::Result<Vec<u8>> {
     Err(invalid(if bytes.starts_with(MODULE_MAGIC) {
         "this is a WebAssembly core module, not a component; build it for wasm32-wasip2".into()
     } else {
-        "this is no WebAssembly component".into()
+        "this is not a WebAssembly component".into()
     }))
 }
 
 fn read_workflow(path: &Path, files: &AppFolder) -> anyhow::Result<String> {
     let text = files.read(path, MESSAGE_BYTES as u64).map_err(refused)?;
     String::from_utf8(text)
-        .map_err(|_| Failure::new(Exit::Invalid, format!("{}: it is no UTF-8", path.display())))
+        .map_err(|_| Failure::new(Exit::Invalid, format!("{}: it is not UTF-8", path.display())))
 }
 
 fn refused(error: AppFileError) -> anyhow::Error {

@@ -23,7 +23,7 @@ pub struct ClusterPublicKey {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterId([u8; 32]);
 
-/// Bytes that are no cluster key.
+/// Bytes that are not a cluster key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a cluster key cannot be read: 32 bytes of an ed25519 key are needed; restore it from a backup")]
 pub struct ClusterKeyError;

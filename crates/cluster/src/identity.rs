@@ -20,8 +20,8 @@ pub struct Identity {
 /// An identity that cannot be read or kept.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// The bytes are no identity.
-    #[error("they are no identity of edgefaas: {reason}")]
+    /// The bytes are not an identity.
+    #[error("they are not an identity of edgefaas: {reason}")]
     Malformed {
         /// What is wrong with them.
         reason: &'static str,

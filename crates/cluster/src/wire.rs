@@ -256,7 +256,7 @@ pub struct Finished {
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RoundPlease {}
 
-/// A frame is no message.
+/// A frame is not a message.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum WireError {
     /// It is too long.

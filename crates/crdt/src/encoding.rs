@@ -14,7 +14,7 @@ use crate::{BoundedCounter, Counter, Field, FieldDelta, FieldType, GCounter};
 /// The format that this version writes; the first byte.
 pub const FORMAT_VERSION: u8 = 1;
 
-/// Bytes that are no field.
+/// Bytes that are not a field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// There is not even a version.

@@ -71,7 +71,7 @@ impl Workers {
         self.connections.wait().await;
     }
 
-    /// Spawns a task on the current worker, or on the least busy one if the current thread is no worker or has too many
+    /// Spawns a task on the current worker, or on the least busy one if the current thread is not a worker or has too many
     /// tasks.
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         let worker = &self.workers[self.choose_worker()];

@@ -82,7 +82,7 @@ impl AppFolder {
     /// replaced by a link meanwhile.
     ///
     /// # Errors
-    /// It is no file, cannot be read, is outside, or has more than `limit_bytes`.
+    /// It is not a file, cannot be read, is outside, or has more than `limit_bytes`.
     pub fn read(&self, path: &Path, limit_bytes: u64) -> Result<Vec<u8>, AppFileError> {
         let unreadable = |source| AppFileError::Unreadable { path: path.to_owned(), source };
         // A pipe without a writer would be waited for.
@@ -93,7 +93,7 @@ impl AppFolder {
         self.check(path, target)?;
         let metadata = file.metadata().map_err(unreadable)?;
         if !metadata.is_file() {
-            return Err(unreadable(std::io::Error::new(ErrorKind::InvalidInput, "it is no file")));
+            return Err(unreadable(std::io::Error::new(ErrorKind::InvalidInput, "it is not a file")));
         }
         let mut content = Vec::new();
         file.take(limit_bytes.saturating_add(1)).read_to_end(&mut content).map_err(unreadable)?;

@@ -674,7 +674,7 @@ async fn what_cannot_be_deployed_is_refused_with_the_place() {
     let error = bench.prepare(&graph("f.js", "export const a = 1, b = 2;")).await.err().unwrap();
     assert!(error.to_string().starts_with("f.js: it has no default export, only a, b; write"), "{error}");
     let error = bench.prepare(&graph("f.js", "export default 5;")).await.err().unwrap();
-    assert!(error.to_string().contains("the default export is no handler"), "{error}");
+    assert!(error.to_string().contains("the default export is not a handler"), "{error}");
     let error = bench
         .prepare(&graph("f.js", "await new Promise(() => {}); export default () => 1;"))
         .await

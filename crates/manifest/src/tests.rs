@@ -363,7 +363,7 @@ fn the_frame_is_that_of_a_compiler() {
 fn a_single_file_is_an_app() {
     let allow: Vec<Permission> =
         ["publish=a/\"#", "publish=b/#", "objects=*"].iter().filter_map(|text| text.parse().ok()).collect();
-    assert_eq!(allow.len(), 2, "the first is no filter");
+    assert_eq!(allow.len(), 2, "the first is not a filter");
     let manifest = Manifest::parse(&single_file("hello", "hello.js", &allow), "hello.js").unwrap();
     assert_eq!(manifest.app, "hello");
     let function = &manifest.functions["hello"];

@@ -85,7 +85,7 @@ mod tests {
         let json = crate::event::json::<u8>("reply", b"x").unwrap_err();
         assert_eq!(
             Error::from(json).message(),
-            "the reply is no JSON of type u8: expected value at line 1 column 1"
+            "the reply is not JSON of type u8: expected value at line 1 column 1"
         );
     }
 }

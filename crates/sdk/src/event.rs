@@ -102,7 +102,7 @@ pub struct WorkflowStep {
 #[non_exhaustive]
 pub enum PayloadError {
     /// Not UTF-8 text.
-    #[error("the {what} is no UTF-8 text: byte {valid_up_to} is wrong")]
+    #[error("the {what} is not UTF-8 text: byte {valid_up_to} is wrong")]
     NotText {
         /// The source of the bytes, such as `mqtt event`.
         what: &'static str,
@@ -110,7 +110,7 @@ pub enum PayloadError {
         valid_up_to: usize,
     },
     /// Not JSON, or JSON of another shape.
-    #[error("the {what} is no JSON of type {wanted}: {source}")]
+    #[error("the {what} is not JSON of type {wanted}: {source}")]
     NotJson {
         /// The source of the bytes, such as `mqtt event`.
         what: &'static str,
@@ -252,10 +252,10 @@ mod tests {
         let error = mqtt(b"[1,\n x]").json::<Vec<u8>>().unwrap_err().to_string();
         assert_eq!(
             error,
-            "the mqtt event's payload is no JSON of type alloc::vec::Vec<u8>: expected value at line 2 column 2"
+            "the mqtt event's payload is not JSON of type alloc::vec::Vec<u8>: expected value at line 2 column 2"
         );
         let error = mqtt(b"ok\xff").text().unwrap_err().to_string();
-        assert_eq!(error, "the mqtt event's payload is no UTF-8 text: byte 2 is wrong");
+        assert_eq!(error, "the mqtt event's payload is not UTF-8 text: byte 2 is wrong");
     }
 
     #[test]

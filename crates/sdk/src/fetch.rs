@@ -102,7 +102,7 @@ impl Request {
     /// The request with a value as JSON. `HostError::Invalid` if the value has no JSON form.
     pub fn json(self, value: &impl Serialize) -> Result<Self, HostError> {
         let json = serde_json::to_vec(value);
-        let json = json.map_err(|error| HostError::Invalid(format!("the body is no JSON: {error}")))?;
+        let json = json.map_err(|error| HostError::Invalid(format!("the body is not JSON: {error}")))?;
         Ok(self.header("content-type", "application/json").body(json))
     }
 

@@ -264,6 +264,6 @@ mod tests {
         assert_eq!(Reply::Json("[1,2]".into()).json::<Vec<u8>>().unwrap(), [1, 2]);
         assert_eq!(Reply::None.text().unwrap(), "");
         let error = Reply::Text("x".into()).json::<u8>().unwrap_err().to_string();
-        assert_eq!(error, "the reply is no JSON of type u8: expected value at line 1 column 1");
+        assert_eq!(error, "the reply is not JSON of type u8: expected value at line 1 column 1");
     }
 }

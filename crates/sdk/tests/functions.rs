@@ -80,7 +80,7 @@ fn failures_say_what_is_wrong() {
         average::average(reading("greenhouse/north/climate", "warm"), node.context()).unwrap_err();
     assert_eq!(
         failure.message(),
-        "the mqtt event's payload is no JSON of type functions::average::Reading: expected value at line 1 column 1"
+        "the mqtt event's payload is not JSON of type functions::average::Reading: expected value at line 1 column 1"
     );
     let call = Event::new(Trigger::Call(DirectCall::default()), "");
     let failure = average::average(call, node.context()).unwrap_err();

@@ -72,7 +72,7 @@ fn registers_and_sets_hold_values() {
     present.remove("nobody").unwrap();
     assert_eq!(present.values(), Ok(vec!["Grace".to_owned()]));
     assert!(
-        reason(present.values::<u32>()).starts_with("set `present` of object `room`: its value is no u32")
+        reason(present.values::<u32>()).starts_with("set `present` of object `room`: its value is not a u32")
     );
     present.clear().unwrap();
     assert_eq!(present.values::<String>(), Ok(vec![]));
@@ -209,7 +209,7 @@ fn a_change_tells_what_was_and_what_is() {
     assert_eq!(event.field_type().unwrap(), FieldType::MvRegister);
     assert_eq!(event.origin().unwrap(), Origin::Remote);
     let error = event.value::<u8>().unwrap_err().to_string();
-    assert!(error.starts_with("the change of an object is no JSON of type u8: "), "{error}");
+    assert!(error.starts_with("the change of an object is not JSON of type u8: "), "{error}");
 
     let call = Event::new(Trigger::Call(DirectCall::default()), body);
     assert_eq!(call.object(), None);

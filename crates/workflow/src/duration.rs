@@ -6,14 +6,14 @@ const DAY_MS: f64 = 86_400_000.0;
 /// Longer ones are refused: ten years.
 pub const MAX_MS: u64 = 10 * 366 * 86_400_000;
 
-/// Why a value is no duration.
+/// Why a value is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
     /// Not a text, and not an object.
     #[error("a duration is text such as `PT30S` or an object such as {{seconds: 30}}")]
     Kind,
     /// A text of another form.
-    #[error("`{text}` is no duration; write `30s`, `PT30S` or seconds: 30")]
+    #[error("`{text}` is not a duration; write `30s`, `PT30S` or seconds: 30")]
     Text {
         /// The text.
         text: String,
@@ -21,13 +21,13 @@ pub enum DurationError {
         reason: TextError,
     },
     /// An object with another key.
-    #[error("`{name}` is no part of a duration: days, hours, minutes, seconds, milliseconds")]
+    #[error("`{name}` is not a part of a duration: days, hours, minutes, seconds, milliseconds")]
     Part {
         /// The key.
         name: String,
     },
-    /// An amount that is no number, or is negative.
-    #[error("`{name}` of a duration is no number from 0 on")]
+    /// An amount that is not a number, or is negative.
+    #[error("`{name}` of a duration is not a number from 0 on")]
     Amount {
         /// The key.
         name: String,
@@ -40,7 +40,7 @@ pub enum DurationError {
     TooLong,
 }
 
-/// Why a text is no duration.
+/// Why a text is not a duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
     /// Nothing is there.

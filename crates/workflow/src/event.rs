@@ -9,7 +9,7 @@ use crate::program::Read;
 /// The type of an event that was an MQTT message of another kind.
 pub const MQTT_TYPE: &str = "mqtt.publish";
 
-/// An MQTT message that is no CloudEvent, as one: `subject` is the topic, `data` its JSON, or its bytes in `data_base64`.
+/// An MQTT message that is not a CloudEvent, as one: `subject` is the topic, `data` its JSON, or its bytes in `data_base64`.
 pub fn of_message(id: &str, source: &str, topic: &str, payload: &[u8], time: &str) -> Value {
     let mut event = Map::new();
     for (name, value) in [

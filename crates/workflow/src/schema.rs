@@ -30,7 +30,7 @@ impl Schema {
     /// is fetched or read.
     ///
     /// # Errors
-    /// `Invalid` with the places where it is no JSON Schema, `Remote` for a reference to another document, `Unusable` for
+    /// `Invalid` with the places where it is not JSON Schema, `Remote` for a reference to another document, `Unusable` for
     /// all else that the schema compiler refuses.
     pub fn compile(schema: &Value) -> Result<Self, SchemaError> {
         let mut compiler = Compiler::new();
@@ -50,10 +50,10 @@ impl Schema {
     }
 }
 
-/// A JSON value that is no usable schema.
+/// A JSON value that is not a usable schema.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SchemaError {
-    /// It is no JSON Schema.
+    /// It is not JSON Schema.
     #[error(transparent)]
     Invalid(Misfits),
     /// A reference leads to another document.

@@ -64,7 +64,7 @@ fn objects(event: Event, context: Context) -> Result<Json<i64>, Error> {
             let server = work.server.ok_or_else(|| Error::new("there is no server"))?;
             increase(server, &work.object, 0).map_err(|error| Error::new(error.to_string()))?
         }
-        other => return Err(Error::new(format!("`{other}` is no work"))),
+        other => return Err(Error::new(format!("`{other}` is not a work"))),
     };
     Ok(Json(value))
 }

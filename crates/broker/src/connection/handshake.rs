@@ -176,7 +176,7 @@ where
     loop {
         match decoder.decode(&mut buffers.inbound) {
             Ok(Some(Packet::Connect(connect))) => return Ok(connect),
-            Ok(Some(_)) => return Err(Refusal::Silent("the first packet is no CONNECT".into())),
+            Ok(Some(_)) => return Err(Refusal::Silent("the first packet is not a CONNECT".into())),
             Ok(None) => {}
             Err(error) => {
                 let version = match (&error, decoder.version()) {

@@ -187,7 +187,7 @@ pub enum DecodeError {
         /// The protocol level of the CONNECT.
         level: u8,
     },
-    /// The first packet is no CONNECT, or no MQTT at all.
+    /// The first packet is not a CONNECT, or no MQTT at all.
     #[error("the connection does not start with an MQTT CONNECT")]
     NotConnect,
     /// An empty client identifier with Clean Session 0 in MQTT 3.1.1.

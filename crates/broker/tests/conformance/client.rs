@@ -44,7 +44,7 @@ impl Client {
         client.send(&connect.bytes()).await;
         match client.receive().await {
             Packet::ConnAck(connack) => client.connack = connack,
-            other => panic!("{other:?} is no CONNACK"),
+            other => panic!("{other:?} is not a CONNACK"),
         }
         client
     }
@@ -87,7 +87,7 @@ impl Client {
         Some(decode(first_byte, &body, self.level))
     }
 
-    /// The next packet that is no PUBLISH; messages before it are kept.
+    /// The next packet that is not a PUBLISH; messages before it are kept.
     async fn reply(&mut self) -> Packet {
         loop {
             match self.receive().await {

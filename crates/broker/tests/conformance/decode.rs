@@ -112,7 +112,7 @@ pub fn decode(first_byte: u8, body: &[u8], level: u8) -> Packet {
             if v5 {
                 assert!(CONNACK_REASONS.contains(&reason), "{reason:#x} is no reason of CONNACK");
             } else {
-                assert!(reason <= 5, "{reason} is no return code of CONNACK");
+                assert!(reason <= 5, "{reason} is not a return code of CONNACK");
             }
             Packet::ConnAck(ConnAck { session_present, reason, properties })
         }

@@ -82,7 +82,7 @@ async fn silence_ends_the_connection_after_one_and_a_half_times_the_keepalive() 
     }
     let mut never = Client::connect(&server, Connect::v5("never").keepalive(0)).await;
     let mut lively = Client::connect(&server, Connect::v5("lively").keepalive(1)).await;
-    // Bytes that make no packet are no sign of life; these ones start a PUBLISH.
+    // Bytes that make no packet are not a sign of life; these ones start a PUBLISH.
     let mut trickle = Client::connect(&server, Connect::v5("trickle").keepalive(1)).await;
     let trickling = tokio::spawn(async move {
         let start = Instant::now();

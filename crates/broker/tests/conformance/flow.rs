@@ -90,7 +90,7 @@ async fn qos_2_to_a_client_takes_its_four_steps() {
     for level in [4, 5] {
         let mut client = Client::new(&server, level, "client").await;
         client.subscribe("t", 2).await;
-        // 0x10: no matching subscribers, which is no refusal.
+        // 0x10: no matching subscribers, which is not a refusal.
         for reason in if level == 5 { vec![0, 0x10] } else { vec![0] } {
             client.publish(Message::new("t", "x").qos(2, 0)).await;
             let got = client.message().await;

@@ -25,7 +25,7 @@ async fn connections_that_never_say_who_they_are_are_closed_and_keep_nobody_out(
         half.try_send(&connect[..number % connect.len()]).await;
         halves.push(half);
     }
-    // A byte now and then is no CONNECT either.
+    // A byte now and then is not a CONNECT either.
     let mut slow = Client::open(server.address, 5).await;
     for byte in &connect[..10] {
         slow.try_send(&[*byte]).await;

@@ -102,7 +102,7 @@ async fn disconnect_changes_the_expiry_interval() {
         assert!(!Client::connect(&server, Connect::v5("client").resume()).await.connack.session_present);
     }
     let client = Client::v5(&server, "client").await;
-    assert_eq!(client.leave_with(0, &[p32(0x11, 0)]).await, [], "from 0 to 0 is no change");
+    assert_eq!(client.leave_with(0, &[p32(0x11, 0)]).await, [], "from 0 to 0 is not a change");
 }
 
 #[tokio::test]

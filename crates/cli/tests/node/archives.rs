@@ -47,7 +47,7 @@ fn an_archive_goes_where_it_is_told_and_breaks_nothing_there() {
     assert_eq!(read, archive);
     assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
 
-    // A slip in the app's name is no backup.
+    // A slip in the app's name is not a backup.
     let none = at("none.efobj");
     for app in ["nobody", "not/a/name"] {
         let said = node.cli(&["objects", "export", none.to_str().unwrap(), "--app", app]);

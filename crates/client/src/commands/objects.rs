@@ -430,8 +430,9 @@ fn as_json(text: &str) -> Value {
 }
 
 fn index(text: &str) -> anyhow::Result<u32> {
-    text.parse()
-        .map_err(|_| Failure::new(Exit::Usage, format!("`{text}` is no index of a list; the first is 0")))
+    text.parse().map_err(|_| {
+        Failure::new(Exit::Usage, format!("`{text}` is not an index of a list; the first is 0"))
+    })
 }
 
 fn other(kind: &str, done: &str, instead: &str) -> anyhow::Error {

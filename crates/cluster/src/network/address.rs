@@ -28,7 +28,7 @@ pub(crate) enum Bootstrap {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BootstrapError {
     /// It begins with `/` and is not a multiaddress.
-    #[error("it is no multiaddress")]
+    #[error("it is not a multiaddress")]
     NotAMultiaddress,
     /// A multiaddress that neither TCP nor QUIC can dial.
     #[error("it has to look like /ip4/10.0.0.1/tcp/7071 or /ip4/10.0.0.1/udp/7071/quic-v1")]

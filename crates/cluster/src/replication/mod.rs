@@ -197,7 +197,7 @@ pub enum Output {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DisconnectReason {
     /// It sent an invalid frame.
-    #[error("it sent a frame that is no message, or is over its limits")]
+    #[error("it sent a frame that is not a message, or is over its limits")]
     BadMessage,
     /// It sent a payload that no object understands.
     #[error("it sent a change that no object understands")]

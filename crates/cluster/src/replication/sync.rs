@@ -352,7 +352,7 @@ impl<D: Delta> Replication<D> {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
-        // More than a round can be about is no honest wish.
+        // More than a round can be about is not an honest wish.
         let sane = peer.work.len() + theirs.objects.len() <= 2 * ROUND_OBJECTS;
         if !sane || peer.answer.as_ref().is_none_or(|answer| answer.number != theirs.round) {
             self.counters.unexpected_messages += 1;

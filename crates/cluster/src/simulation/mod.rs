@@ -229,7 +229,7 @@ impl<R: SimulatedReplica> Simulation<R> {
         self.nodes.get(&node).map(|node| &node.replica)
     }
 
-    /// A node's replica, to do something to it that is no change.
+    /// A node's replica, to do something to it that is not a change.
     pub fn replica_mut(&mut self, node: NodeId) -> Option<&mut R> {
         self.nodes.get_mut(&node).map(|node| &mut node.replica)
     }

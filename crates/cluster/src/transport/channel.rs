@@ -231,7 +231,7 @@ impl Channel<'_> {
                     to_keep |= taken.to_keep;
                     to_dial |= taken.to_dial;
                 }
-                // What only newer versions can read is no fault of the peer's.
+                // What only newer versions can read is not a fault of the peer's.
                 Err(CertificateError::UnknownFormat { .. }) => {}
                 Err(_) => return Err(malformed),
             }

@@ -46,7 +46,7 @@ const MAX_PER_PEER: u32 = 4;
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A bootstrap address is invalid.
-    #[error("`{text}` is no bootstrap address: {reason}")]
+    #[error("`{text}` is not a bootstrap address: {reason}")]
     Bootstrap {
         /// The address.
         text: String,

@@ -319,7 +319,7 @@ impl Invoker {
         outcome
     }
 
-    /// Counts an invocation whose caller stopped waiting. This is no failure of the function.
+    /// Counts an invocation whose caller stopped waiting. This is not a failure of the function.
     fn cancelled(&self, function: &LiveFunction, outcome: &Outcome) {
         self.invocations.fetch_add(1, Ordering::Relaxed);
         function.metrics.record(outcome);

@@ -231,7 +231,7 @@ impl HttpClient {
     }
 }
 
-/// The target of a redirection; `None` if the answer is no redirection or its `Location` is invalid.
+/// The target of a redirection; `None` if the answer is not a redirection or its `Location` is invalid.
 fn target(response: &Response<Incoming>, url: &Url) -> Option<Url> {
     if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
         return None;

@@ -431,7 +431,7 @@ impl Registry {
         warnings.extend(
             live_workflows.iter().filter_map(|workflow| Some(workflow.warnings.as_ref()?.to_string())),
         );
-        // A lowered limit is no mistake of the app, so that it is no error in a strict deploy.
+        // A lowered limit is not a mistake of the app, so that it is not an error in a strict deploy.
         warnings.extend(lowered);
         let revision = Revision::new(manifest_text, &sources, &assets, workflows);
         let digest = revision.digest();

@@ -204,7 +204,7 @@ pub struct Thrown {
     pub kind: ThrownKind,
     /// `Name: message`.
     pub message: String,
-    /// The stack as QuickJS writes it; empty if the value was no error.
+    /// The stack as QuickJS writes it; empty if the value was not an error.
     pub stack: String,
 }
 

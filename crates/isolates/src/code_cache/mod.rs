@@ -102,7 +102,7 @@ impl CodeCache {
     /// another process that has written the same entry meanwhile. Blocks while the file is written.
     ///
     /// # Errors
-    /// `Invalid` if it is no code of this engine.
+    /// `Invalid` if it is not code of this engine.
     pub(crate) fn put<T: Loaded>(
         &self,
         engine: &Engine,

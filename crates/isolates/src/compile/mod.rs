@@ -247,7 +247,7 @@ pub(crate) fn compile(engine: &Engine, kind: CodeKind, wasm: &[u8]) -> Result<Ve
 /// Puts assets, names with contents, into a component that reads any, and compiles it in this process, for the fuzzer.
 ///
 /// # Errors
-/// It is no component, or has no memory for assets.
+/// It is not a component, or has no memory for assets.
 pub fn compile_component(
     engine: &Engine,
     wasm: Bytes,

@@ -57,7 +57,7 @@ pub fn field_type(field_type: objects::FieldType) -> FieldType {
 /// The value of a field as the guest sees it.
 ///
 /// # Errors
-/// Keys, which are no value of a field.
+/// Keys, which are not a value of a field.
 pub fn guest_value(value: FieldValue) -> Result<objects::FieldValue, HostError> {
     Ok(match value {
         FieldValue::Integer(value) => objects::FieldValue::Integer(value),

@@ -93,7 +93,7 @@ pub enum ComponentError {
     },
     /// The export of either world is missing or of another type.
     #[error(
-        "{name} is no function: it exports neither `handle` of the world `edgefaas:function/function` ({reason}) nor \
+        "{name} is not a function: it exports neither `handle` of the world `edgefaas:function/function` ({reason}) nor \
          `wasi:http/incoming-handler` of the world `wasi:http/proxy` ({proxy_reason}); \
          use #[edgefaas::function], or build it for one of the two"
     )]

@@ -76,10 +76,10 @@ pub(super) async fn handle(
     Ok(answer.unwrap_or_else(|| Err(response.unfinished())))
 }
 
-/// An HTTP event that is no valid request: the gateway has let it pass.
+/// An HTTP event that is not a valid request: the gateway has let it pass.
 #[derive(Debug, thiserror::Error)]
 enum RequestError {
-    #[error("{method:?} is no method")]
+    #[error("{method:?} is not a method")]
     Method { method: String },
     #[error("the request's path is none: {0}")]
     Target(#[from] http::uri::InvalidUri),

@@ -16,7 +16,7 @@ pub struct SplitError(#[from] SplitFault);
 /// The fault of the engine's wasm.
 #[derive(Debug, thiserror::Error)]
 pub enum SplitFault {
-    /// It is no valid wasm.
+    /// It is not valid wasm.
     #[error("{0}")]
     Invalid(#[from] BinaryReaderError),
     /// Its memory has more pages than fit an address space.

@@ -197,7 +197,7 @@ fn describe_missing_handler(exports: &[String], default: Option<&str>) -> String
                   `export default { fetch(request, env, ctx) { … } }`";
     match default {
         Some(kind) => format!(
-            "the default export is no handler (it is of type {kind}, without fetch, message or scheduled); {remedy}"
+            "the default export is not a handler (it is of type {kind}, without fetch, message or scheduled); {remedy}"
         ),
         None if exports.is_empty() => format!("it exports nothing; {remedy}"),
         None => format!("it has no default export, only {}; {remedy}", exports.join(", ")),

@@ -41,7 +41,7 @@ pub(super) struct ImportSite {
     pub offset: usize,
 }
 
-/// A module's text is no JavaScript or TypeScript.
+/// A module's text is not JavaScript or TypeScript.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyntaxError {
     /// The module's path.

@@ -42,7 +42,7 @@ impl GatewaySocket {
     }
 
     /// Waits until the connection has failed, for example after a reset by the client. A client that closes only its sending
-    /// side is no failure. On systems other than Linux and Android this waits without end.
+    /// side is not a failure. On systems other than Linux and Android this waits without end.
     pub async fn failed(&self) {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         if self.0.ready(Interest::ERROR).await.is_ok() {

@@ -169,7 +169,7 @@ async fn one_address_does_not_take_all_tls_handshakes() {
     // Bytes that are not TLS get an alert, unless the node has refused the handshake.
     let answer = async |mut stream: TcpStream| {
         let mut answer = Vec::new();
-        let _ = stream.write_all(b"this is no TLS").await;
+        let _ = stream.write_all(b"this is not TLS").await;
         let _ = in_time(stream.read_to_end(&mut answer)).await;
         answer.first().copied()
     };

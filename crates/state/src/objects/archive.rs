@@ -34,7 +34,7 @@ pub enum ArchiveError {
     Store(#[from] StoreError),
     /// The file does not begin with the head of an archive.
     #[error(
-        "this is no archive of objects, or one of a newer version; make one with `edgefaas objects export`"
+        "this is not an archive of objects, or one of a newer version; make one with `edgefaas objects export`"
     )]
     Head,
     /// A record is damaged.

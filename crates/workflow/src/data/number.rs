@@ -69,7 +69,7 @@ impl Num {
         }
     }
 
-    /// As JSON: what is no number or infinite is null, and whole numbers beyond 64 bits lose digits.
+    /// As JSON: what is not a number or infinite is null, and whole numbers beyond 64 bits lose digits.
     pub(crate) fn json(self) -> Value {
         self.exact_json().unwrap_or_else(|| {
             serde_json::Number::from_f64(self.float()).map_or(Value::Null, Value::Number)

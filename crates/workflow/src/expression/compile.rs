@@ -44,7 +44,7 @@ fn refuse(text: &str, term: &Term<&str>) -> Result<(), Wrong> {
         };
         let why = match name {
             "$ENV" => "an expression sees no environment",
-            "$__loc__" | "$__prog_args" => "an expression is no file",
+            "$__loc__" | "$__prog_args" => "an expression is not a file",
             _ => match library::REFUSED.iter().find(|(refused, _)| *refused == name) {
                 Some((_, why)) => why,
                 None => return,

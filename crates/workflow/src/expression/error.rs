@@ -8,7 +8,7 @@ use crate::data::Limited;
 /// What a message shows of an expression, in bytes.
 const EXCERPT_BYTES: usize = 80;
 
-/// Text that is no expression.
+/// Text that is not an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpressionError {
     /// What is wrong.

@@ -306,7 +306,7 @@ fn from_json(value: &V) -> ValR<V> {
         Ok(json) => meter::value(json.bytes()).map(|()| json).map_err(ended),
         Err(error) => match text.trim() {
             "NaN" | "nan" => Ok(V::Num(Num::Float(f64::NAN))),
-            _ => Err(Error::str(format_args!("{value} is no JSON: {error}"))),
+            _ => Err(Error::str(format_args!("{value} is not JSON: {error}"))),
         },
     }
 }

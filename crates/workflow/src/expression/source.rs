@@ -87,7 +87,7 @@ fn tree<'s, T>(
                     (format!("expected {} instead of `{start}`", expected.as_str()), Some(found))
                 }
                 Some((expected, None)) => (format!("expected {} at the end", expected.as_str()), None),
-                None => ("it is no jq".into(), None),
+                None => ("it is not jq".into(), None),
             };
             let offset =
                 found.and_then(|found| offset_of(text, found.as_ptr().addr())).unwrap_or(text.len());

@@ -226,7 +226,7 @@ fn raised(value: &Value) -> Result<WorkflowError, WorkflowError> {
         status.and_then(|status| u16::try_from(status).ok()).filter(|status| (100..=599).contains(status));
     Ok(WorkflowError {
         kind: field("type").ok_or_else(|| bad("type is missing"))?,
-        status: status.ok_or_else(|| bad("status is no number from 100 to 599"))?,
+        status: status.ok_or_else(|| bad("status is not a number from 100 to 599"))?,
         title: field("title"),
         detail: field("detail"),
         instance: field("instance"),

@@ -34,9 +34,9 @@ pub(super) fn request(http: &Http, scope: &Scope<'_>, input: &Data) -> Result<Re
     let endpoint = text(scope.json(&http.endpoint, input)?);
     let endpoint = fill(&endpoint, input);
     let mut url =
-        url::Url::parse(&endpoint).map_err(|error| bad(format!("`{endpoint}` is no URL: {error}")))?;
+        url::Url::parse(&endpoint).map_err(|error| bad(format!("`{endpoint}` is not a URL: {error}")))?;
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(bad(format!("`{endpoint}` is no http or https URL")));
+        return Err(bad(format!("`{endpoint}` is not an http or https URL")));
     }
     if let Some(query) = &http.query
         && let Value::Object(pairs) = scope.json(query, input)?

@@ -26,10 +26,10 @@ impl Run<'_> {
         let scope = self.scope(Some(parent), Some(node), Some(input), None);
         let topic = emit.topic.as_ref().map(|topic| scope.json(topic, input)).transpose()?;
         let Value::Object(mut event) = scope.json(&emit.event, input)? else {
-            return Err(WorkflowError::new(ErrorKind::Expression, "the event is no object"));
+            return Err(WorkflowError::new(ErrorKind::Expression, "the event is not an object"));
         };
         if !event.get("type").is_some_and(Value::is_string) {
-            return Err(WorkflowError::new(ErrorKind::Expression, "the event's type is no text"));
+            return Err(WorkflowError::new(ErrorKind::Expression, "the event's type is not text"));
         }
         // The same for the same step, however often it is tried after a restart.
         let unique = format!("{}-{}", self.instance.id, self.instance.steps);

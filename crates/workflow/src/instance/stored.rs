@@ -14,7 +14,7 @@ use crate::synthesizer::{self, Synthesizer};
 /// A snapshot that cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// The bytes are no snapshot: damaged, or written by a version with another format.
+    /// The bytes are not a snapshot: damaged, or written by a version with another format.
     #[error("the snapshot of the instance is damaged, or of another version: {0}")]
     Malformed(#[from] serde_json::Error),
     /// The snapshot names a task that the definition does not have.
@@ -70,7 +70,7 @@ impl Instance {
     /// Reads a snapshot that [`to_bytes`](Self::to_bytes) made. Clocks start again at `now_ms`.
     ///
     /// # Errors
-    /// `Malformed` if the bytes are no snapshot; `OtherDefinition` if `program` lacks a task that it names.
+    /// `Malformed` if the bytes are not a snapshot; `OtherDefinition` if `program` lacks a task that it names.
     pub fn from_bytes(bytes: &[u8], program: &Program, now_ms: u64) -> Result<Self, SnapshotError> {
         let (mut instance, rules): (Self, BTreeMap<FrameId, synthesizer::State>) =
             serde_json::from_slice(bytes)?;

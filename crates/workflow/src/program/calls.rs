@@ -77,7 +77,7 @@ impl Compiler {
             let name = self.reader.text(method, "`method`")?.to_ascii_uppercase();
             let token = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-');
             if !token {
-                self.reader.problems.add(method.place, format!("`{name}` is no method"));
+                self.reader.problems.add(method.place, format!("`{name}` is not a method"));
             }
             Some(name)
         });
@@ -96,7 +96,7 @@ impl Compiler {
             let text = literal.as_str().unwrap_or_default().replace(['{', '}'], "");
             let fits = url::Url::parse(&text).is_ok_and(|url| matches!(url.scheme(), "http" | "https"));
             if !fits {
-                self.reader.problems.add(uri.place, "the endpoint is no http or https URL");
+                self.reader.problems.add(uri.place, "the endpoint is not an http or https URL");
             }
         }
         let output = match with.get("output").map(|output| (output, output.text())) {

@@ -40,7 +40,7 @@ pub fn compile(text: &str, file: &str) -> Result<Compiled, DefinitionError> {
         (None, Some(program)) => Ok(Compiled { program, warnings: warnings.into_error(file, text) }),
         (None, None) => {
             let mut problems = Problems::default();
-            problems.add(crate::document::Place { line: 1, column: 1 }, "this is no workflow");
+            problems.add(crate::document::Place { line: 1, column: 1 }, "this is not a workflow");
             Err(problems
                 .into_error(file, text)
                 .unwrap_or(DefinitionError { file: file.into(), problems: vec![] }))
@@ -291,7 +291,7 @@ impl Compiler {
             let parser =
                 croner::parser::CronParser::builder().seconds(croner::parser::Seconds::Optional).build();
             if let Err(error) = parser.parse(&text) {
-                self.reader.problems.add(cron.place, format!("`{text}` is no schedule: {error}"));
+                self.reader.problems.add(cron.place, format!("`{text}` is not a schedule: {error}"));
             }
             Some(text)
         });

@@ -159,7 +159,7 @@ impl Compiler {
             {
                 self.reader
                     .problems
-                    .add(attribute.place, format!("`{filter}` is no topic filter: {reason}"));
+                    .add(attribute.place, format!("`{filter}` is not a topic filter: {reason}"));
             }
             attributes.push((key.text.clone(), template));
         }

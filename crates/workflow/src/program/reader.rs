@@ -24,7 +24,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Reports every key that is not known, and what is no mapping.
+    /// Reports every key that is not known, and what is not a mapping.
     pub fn check_keys(&mut self, value: &Located, what: &str, known: &[&str]) {
         if !value.is_object() {
             self.problems.add(value.place, format!("{what} is an object, not {}", value.kind()));
@@ -195,7 +195,7 @@ impl Reader {
         match Schema::compile(&document.to_json()) {
             Ok(schema) => Some(schema),
             Err(reason) => {
-                self.problems.add(document.place, format!("this is no JSON Schema: {reason}"));
+                self.problems.add(document.place, format!("this is not JSON Schema: {reason}"));
                 None
             }
         }
@@ -213,7 +213,7 @@ impl Reader {
         let name = name.strip_prefix('$').unwrap_or(&name).to_owned();
         let first = name.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
         if !first || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
-            self.problems.add(value.place, format!("{what}: `{name}` is no name of a variable"));
+            self.problems.add(value.place, format!("{what}: `{name}` is not a name of a variable"));
         } else if VARIABLES.contains(&name.as_str()) {
             self.problems.add(
                 value.place,

@@ -29,7 +29,7 @@ pub(super) struct Fields<'v> {
 }
 
 impl<'v> Fields<'v> {
-    /// Errors if `value` is no object or has keys that are not `known`.
+    /// Errors if `value` is not an object or has keys that are not `known`.
     pub(super) fn new(
         value: &'v Value,
         pointer: String,

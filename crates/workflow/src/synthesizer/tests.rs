@@ -16,7 +16,11 @@ use crate::expression::ExpressionError;
 fn compile(text: &str) -> Result<Predicate, ExpressionError> {
     let pointer = text.replace('.', "/");
     if !pointer.starts_with('/') {
-        return Err(ExpressionError { message: "it is no path".into(), offset: 0, text: text.to_owned() });
+        return Err(ExpressionError {
+            message: "it is not a path".into(),
+            offset: 0,
+            text: text.to_owned(),
+        });
     }
     Ok(Arc::new(move |event: &Value| match event.pointer(&pointer) {
         Some(Value::String(text)) if text == "bad" => Err(bad()),

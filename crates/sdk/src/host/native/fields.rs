@@ -258,7 +258,7 @@ fn set_part(document: &mut Value, pointer: &str, value: Value) -> Result<(), Str
             }
         }
         _ => {
-            return Err(format!("`{pointer}` leads nowhere: what is before its end is no object or array"));
+            return Err(format!("`{pointer}` leads nowhere: what is before its end is not an object or array"));
         }
     }
     Ok(())
@@ -291,7 +291,7 @@ fn parent_of<'a>(
         return Ok(None);
     }
     if !pointer.starts_with('/') {
-        return Err(format!("`{pointer}` is no pointer: it begins with `/` or is empty (RFC 6901)"));
+        return Err(format!("`{pointer}` is not a pointer: it begins with `/` or is empty (RFC 6901)"));
     }
     let (parent, key) = pointer.rsplit_once('/').unwrap_or_default();
     let key = key.replace("~1", "/").replace("~0", "~");

@@ -200,7 +200,7 @@ proptest! {
         let native = outcome(run(&expression, &input, &Object(&variables)));
         // The original has no limits, and ends the process for want of memory.
         prop_assume!(outcome(guarded(&text, &input, &variables)) != Err(false));
-        // The original has keys that are no strings, and no output for no number.
+        // The original has keys that are not strings, and no output for no number.
         prop_assume!(!text.contains("{(") && !text.contains("tonumber"));
         // Its `length` of the lowest number overflows.
         prop_assume!(!text.contains("length") || !format!("{input}{variables}").contains("-9223372036854775808"));

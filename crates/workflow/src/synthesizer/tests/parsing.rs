@@ -86,7 +86,7 @@ fn what_is_wrong_and_where() {
         (
             json!({ "count": 1, "key": "${ room }" }),
             "/key",
-            "cannot be used: in the expression `room`, at byte 0: it is no path",
+            "cannot be used: in the expression `room`, at byte 0: it is not a path",
         ),
         (json!({ "count": 1, "key": 5 }), "/key", "not an expression such as"),
     ] {
