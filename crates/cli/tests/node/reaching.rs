@@ -91,7 +91,7 @@ fn requests_go_to_permitted_servers_and_overlap() {
     assert_eq!(ask(&node, &format!("both http://{two}/x")), "GET /x  GET /x ");
     let refused = ask(&node, "fetch http://127.0.0.1:9/");
     assert!(refused.contains("not permitted") && refused.contains("permissions.http"), "{refused}");
-    assert!(ask(&node, "fetch nowhere").contains("no absolute URL"));
+    assert!(ask(&node, "fetch nowhere").contains("not an absolute URL"));
 }
 
 #[test]

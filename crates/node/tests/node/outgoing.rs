@@ -141,7 +141,7 @@ async fn only_permitted_servers_are_reached() {
         (format!("http://localhost:{}/", server.address.port()), "permissions.http"),
         ("https://api.example.com/".to_owned(), "permissions.http"),
         (server.url("/away"), "a redirection leads there"),
-        (server.url("/round"), "redirect more than 20 times"),
+        (server.url("/round"), "redirects more than 20 times"),
         ("ftp://127.0.0.1/".to_owned(), ""),
         ("no url".to_owned(), ""),
         (format!("http://user:secret@{}/", server.address), ""),
@@ -370,7 +370,7 @@ async fn a_request_beyond_the_waiting_limit_is_refused_with_the_reason() {
         };
         let refused = text(&refused).to_owned();
         assert!(refused.contains("function `f` has 448 of the node's 512 requests"), "{refused}");
-        assert!(refused.contains("1024 more wait"), "{refused}");
+        assert!(refused.contains("1024 more requests wait"), "{refused}");
     }
 }
 
