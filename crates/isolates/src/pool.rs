@@ -180,19 +180,7 @@ impl Isolates {
 
     /// Runs one invocation in an isolate of its own, which is gone afterwards unless the program was prepared for
     /// [reuse](Isolation::Reuse). Dropping the future ends the run, and the isolate with it.
-    pub fn run_started<'a>(
-        &'a self,
-        program: &'a Program,
-        start: Start,
-        meta: &'a InvocationMeta,
-        event: Event,
-        limits: Limits,
-        host: Box<dyn Host>,
-    ) -> Boxed<'a, Completion> {
-        Box::pin(self.run_isolate(program, start, meta, event, limits, host))
-    }
-
-    async fn run_isolate(
+    pub async fn run_started(
         &self,
         program: &Program,
         start: Start,
