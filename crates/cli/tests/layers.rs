@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::process::Command;
 
 /// Crates by layer, from the ground up. A crate may use those of lower layers.
-const LAYERS: [&[&str]; 9] = [
+const LAYERS: [&[&str]; 10] = [
     &["platform", "js-abi"],
     &["broker", "cluster", "crdt", "isolates", "workflow"],
     &["api", "manifest"],
     &["state"],
     &["client", "functions"],
     &["coordinator"],
+    &["triggers"],
     &["node"],
     &["cli"],
     &["benches"],
@@ -46,7 +47,7 @@ fn no_crate_uses_one_of_its_own_layer_or_above() {
             .filter(|name| name.starts_with("edgefaas"));
         arrows.insert(name, ours.map(str::to_owned).collect());
     }
-    assert!(arrows.len() >= 15, "all crates of the workspace are looked at: {arrows:?}");
+    assert!(arrows.len() >= 16, "all crates of the workspace are looked at: {arrows:?}");
     for (user, used) in &arrows {
         for used in used {
             assert!(

@@ -18,7 +18,6 @@ pub mod platform;
 mod settings;
 pub mod tls;
 mod trace_export;
-pub mod triggers;
 
 pub use edgefaas_platform::Clock;
 pub use listeners::Addresses;

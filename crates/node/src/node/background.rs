@@ -5,7 +5,7 @@ use tokio::task::JoinSet;
 
 use super::Parts;
 use super::serving::Stages;
-use crate::triggers::{cron, object_change};
+use edgefaas_triggers::{cron, object_change};
 use crate::{memory_pressure, trace_export};
 
 impl Parts {

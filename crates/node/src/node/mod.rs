@@ -52,7 +52,7 @@ use crate::settings::{
     max_message_bytes, step_durability, store_options, trace_limits,
 };
 use crate::tls::{ClientCertificates, Tls};
-use crate::triggers::mqtt::{Targets, TriggerHook};
+use edgefaas_triggers::mqtt::{Targets, TriggerHook};
 
 /// Maximum time for connections to end, after the running invocations.
 const CLOSE_GRACE: Duration = Duration::from_secs(3);
