@@ -62,7 +62,7 @@ pub struct Instance {
     pub(super) steps: u64,
     /// The value of `steps` at the last retry. The step limit counts from there.
     pub(super) steps_before: u64,
-    /// [`Action::Continue`] was given and [`Event::Continue`] has not come.
+    /// True if [`Action::Continue`] was emitted and [`Event::Continue`] has not arrived.
     pub(super) wants_turn: bool,
     /// The next task that would begin fails with this error.
     #[serde(default, skip_serializing_if = "Option::is_none")]

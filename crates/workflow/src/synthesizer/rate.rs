@@ -122,8 +122,8 @@ impl Below {
         self.times.len()
     }
 
-    /// Drops the oldest time. The condition can then fire early, at the latest when that event would expire. Returns
-    /// true if there was one.
+    /// Drops the oldest time and moves the start of the observation to it, so that the condition does not fire before that
+    /// event would expire. Returns true if there was one.
     pub(super) fn let_go(&mut self) -> bool {
         let Some(oldest) = self.times.pop_front() else { return false };
         self.began_ms = self.began_ms.max(oldest);
