@@ -16,9 +16,9 @@ pub(super) enum Work {
     Done { parent: FrameId, slot: u32, output: Data, flow: Then },
     /// A task of `parent` has failed.
     Fail { parent: FrameId, slot: u32, node: NodeId, raw: Data, error: WorkflowError },
-    /// Go on with a frame whose time has come.
+    /// Continue with a frame whose timer is due.
     Due { frame: FrameId },
-    /// Go on with the rules whose time has come.
+    /// Continue with the rules whose timers are due.
     Rules,
 }
 
