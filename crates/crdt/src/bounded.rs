@@ -47,7 +47,7 @@ pub enum BoundedCounterError {
     /// The value would leave `i64`.
     #[error("adding {amount} to a bounded counter of {value} leaves the range of a 64-bit integer")]
     Overflow {
-        /// What the counter holds.
+        /// The amount to be added.
         value: i64,
         /// What was to be added.
         amount: i64,

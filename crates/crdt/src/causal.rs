@@ -47,14 +47,14 @@ pub struct Flag {
 /// removal on each type, while another replica updates the value:
 ///
 /// - counter, g-counter: the amounts that the removal has seen are removed, others stay. Only the last 32 amounts of
-/// a replica on a key are kept separate. Older amounts are combined with the newest of them, and are removed or kept
-/// together.
+///   a replica on a key are kept separate. Older amounts are combined with the newest of them, and are removed or kept
+///   together.
 /// - register, mv-register, flags: a concurrently set value stays.
 /// - g-set, set: concurrently added elements stay, also those that were added again.
 /// - list, text, json: a concurrent edit stays and restores the document as its author saw it. An update sends the
-/// whole document, not only the edit.
+///   whole document, not only the edit.
 /// - bounded counter: it is hidden until it is used again, and then has its old value. If one replica dropped shares
-/// that another still has, the value could fall below zero.
+///   that another still has, the value could fall below zero.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Map {
     pub(crate) slots: BTreeMap<String, Slot>,

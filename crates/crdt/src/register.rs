@@ -42,7 +42,7 @@ impl Register {
         self.clone()
     }
 
-    /// Takes in another state or delta; true if that changed anything.
+    /// Merges another state or delta; true if this changed anything.
     pub fn merge(&mut self, other: Self) -> bool {
         let newer = other.written > self.written;
         if newer {

@@ -1,23 +1,23 @@
-//! What is wrong with a definition, with the place and the remedy.
+//! Problems of a definition, each with its place and the remedy.
 
 use std::fmt;
 
 use super::Place;
 
-/// More problems than this are counted, not shown.
+/// Maximum number of problems in a message. Further problems are only counted.
 const SHOWN: usize = 20;
 
-/// A definition that can't be used, with everything that is wrong with it in the order of the text.
+/// A definition that cannot be used, with all of its problems in the order of the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", Report(self))]
 pub struct DefinitionError {
     /// The file's name as the caller gave it.
     pub file: String,
-    /// What is wrong; never empty.
+    /// The problems; never empty.
     pub problems: Vec<Problem>,
 }
 
-/// One thing that is wrong with a definition.
+/// One problem of a definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// Where.
@@ -30,7 +30,7 @@ pub struct Problem {
     source: String,
 }
 
-/// Collects what is wrong while a definition is read.
+/// Collects the problems of a definition while it is read.
 #[derive(Debug, Default)]
 pub struct Problems {
     found: Vec<(Place, String, Option<String>)>,

@@ -17,7 +17,7 @@ const LEAST_EVERY_MS: u64 = 10;
 pub struct Compiled {
     /// The definition.
     pub program: Program,
-    /// What works but is perhaps not meant.
+    /// Warnings about parts that are valid but probably unintended.
     pub warnings: Option<DefinitionError>,
 }
 
