@@ -20,11 +20,11 @@ pub struct DefinitionError {
 /// One problem of a definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where.
+    /// The location.
     pub place: Place,
-    /// What.
+    /// The problem.
     pub message: String,
-    /// What to do about it.
+    /// The remedy.
     pub help: Option<String>,
     /// The line of the text.
     source: String,

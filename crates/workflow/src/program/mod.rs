@@ -250,7 +250,7 @@ pub struct Case {
 pub struct Try {
     /// The tasks to try.
     pub block: Block,
-    /// `catch.errors.with`: what an error must be like.
+    /// `catch.errors.with`: the fields that an error must have, with their values.
     pub with: Vec<(String, Value)>,
     /// `catch.as`: the error's variable.
     pub variable: String,
@@ -424,7 +424,7 @@ pub struct Call {
 pub struct Http {
     /// Method.
     pub method: String,
-    /// URL, in which `{name}` stands for a value of the input.
+    /// The URL. `{name}` is replaced by a value of the input.
     pub endpoint: Template,
     /// Headers.
     pub headers: Option<Template>,
@@ -434,7 +434,7 @@ pub struct Http {
     pub body: Option<Template>,
     /// The authentication, if any.
     pub authentication: Option<Authentication>,
-    /// What is read of the answer.
+    /// The part of the response that the task uses.
     pub output: HttpOutput,
     /// True if redirects are followed.
     pub redirect: bool,

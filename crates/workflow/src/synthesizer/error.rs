@@ -75,7 +75,7 @@ pub enum RuleError {
     /// An expression is invalid.
     #[error("the expression `{text}` of `{pointer}` cannot be used: {reason}")]
     Expression {
-        /// Where in the rule, as a JSON pointer.
+        /// The location in the rule, as a JSON pointer.
         pointer: String,
         /// The value in the rule.
         text: String,
