@@ -47,9 +47,9 @@ pub enum BoundedCounterError {
     /// The value would leave `i64`.
     #[error("adding {amount} to a bounded counter of {value} leaves the range of a 64-bit integer")]
     Overflow {
-        /// The amount to be added.
+        /// The value of the counter.
         value: i64,
-        /// What was to be added.
+        /// The amount to be added.
         amount: i64,
     },
 }

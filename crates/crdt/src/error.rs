@@ -82,7 +82,7 @@ pub enum ApplyError {
         field: String,
         /// The pointer.
         pointer: String,
-        /// What is wrong.
+        /// The fault.
         problem: &'static str,
     },
     /// A text is not valid JSON.

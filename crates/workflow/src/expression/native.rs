@@ -88,7 +88,7 @@ pub(super) enum Call {
 pub(super) enum End {
     /// It has no output.
     Empty,
-    /// What is wrong, with no more of the data than a little.
+    /// The error text, which contains only a short part of the data.
     Error(String),
     /// A limit.
     Stop(Stop),
