@@ -91,7 +91,7 @@
 //!
 //! ```yaml
 //! key: ${ .data.room }
-//! limit: 1000                     # 1 to 100,000; default 10,000
+//! limit: 1000                     # 1 to 100,000; 10,000 if it is not there
 //! ```
 //!
 //! With `key`, each value of the key has its own state, as if it had its own rule. The firing has the value. A key
