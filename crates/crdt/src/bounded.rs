@@ -1,5 +1,6 @@
-//! A counter that never goes below zero, by escrow: what may be subtracted is held in shares, and each node spends only
-//! its own (Balegas et al.: Extending Eventually Consistent Cloud Databases for Enforcing Numeric Invariants, 2015).
+//! A counter that never goes below zero, by escrow: the value is divided into shares, and each node may subtract only
+//! from its own share (Balegas et al.: Extending Eventually Consistent Cloud Databases for Enforcing Numeric
+//! Invariants, 2015).
 
 use std::collections::BTreeMap;
 
@@ -7,54 +8,55 @@ use postcard::Error;
 
 use crate::wire::{Reader, Wire};
 
-/// Shares and withdrawals by node. Keyed by node, without the incarnation: a share outlives a restart, so a node
-/// must have stored each of its operations before anybody else sees its delta.
+/// Shares and withdrawals by node. The key is the node without its incarnation, because a share survives a restart.
+/// Therefore a node must store each of its operations before another node receives the delta.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BoundedCounter {
-    /// What the first node gave to the second in total; what it gave to itself is what it added.
+    /// The total that the first node granted to the second. The total that a node granted to itself is the amount
+    /// that it added.
     rights: BTreeMap<(u64, u64), u64>,
-    /// What a node has subtracted in total.
+    /// The total that a node has subtracted.
     used: BTreeMap<u64, u64>,
-    /// What a node asks others for.
+    /// The share that a node requests from others.
     wanted: BTreeMap<u64, Want>,
 }
 
-/// The later sequence is the later wish.
+/// The request with the higher sequence is the later one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Want {
     sequence: u64,
-    /// The share that the node wants to have; 0 to want nothing.
+    /// The requested share; 0 for no request.
     share: u64,
 }
 
-/// Why a bounded counter refuses an operation; it is unchanged.
+/// The reason why a bounded counter refuses an operation. The counter is unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BoundedCounterError {
-    /// The node's share does not suffice. It may be granted more.
+    /// The node's share is too small. Other nodes may grant more.
     #[error(
         "taking {amount} from a bounded counter of {value} needs a share of as much, and this node has {share}"
     )]
     BelowFloor {
-        /// What the counter holds as far as this node knows.
+        /// The value of the counter, as far as this node knows.
         value: i64,
-        /// What this node may take now.
+        /// The amount that this node may subtract now.
         share: u64,
-        /// What was to be taken.
+        /// The amount to be subtracted.
         amount: u64,
     },
     /// The value would leave `i64`.
     #[error("adding {amount} to a bounded counter of {value} leaves the range of a 64-bit integer")]
     Overflow {
-        /// What the counter holds.
+        /// The value of the counter.
         value: i64,
-        /// What was to be added.
+        /// The amount to be added.
         amount: i64,
     },
 }
 
 impl BoundedCounter {
-    /// What is left: all that was added less all that was taken. While the additions behind a taking that was seen are
-    /// still on their way, it is 0 and not less.
+    /// The value: all additions less all subtractions. If a subtraction arrived before the additions that allowed it,
+    /// the value is 0 instead of negative.
     pub fn value(&self) -> i64 {
         let added: i128 =
             self.rights.iter().filter(|((from, to), _)| from == to).map(|(_, n)| i128::from(*n)).sum();
@@ -62,7 +64,7 @@ impl BoundedCounter {
         (added - used).clamp(0, i64::MAX.into()) as i64
     }
 
-    /// What a node may take now without asking.
+    /// The amount that a node may subtract now without a grant.
     pub fn share(&self, node: u64) -> u64 {
         let mut share: i128 = 0;
         for (&(from, to), &amount) in &self.rights {
@@ -76,12 +78,12 @@ impl BoundedCounter {
         share.clamp(0, u64::MAX.into()) as u64
     }
 
-    /// Whether another node wants what this one could [`grant`](Self::grant).
+    /// True if another node requests a share that this node could [`grant`](Self::grant).
     pub fn needs_grant(&self, node: u64) -> bool {
         self.share(node) / 2 > 0 && self.wishes(node).next().is_some()
     }
 
-    /// Adds `amount`, or takes it from the node's share if it is negative, and gives what changed.
+    /// Adds `amount`, or subtracts it from the node's share if it is negative, and returns the delta.
     pub fn add(&mut self, amount: i64, node: u64) -> Result<Self, BoundedCounterError> {
         let value = self.value();
         let overflow = BoundedCounterError::Overflow { value, amount };
@@ -92,7 +94,7 @@ impl BoundedCounter {
             }
             let used = self.used.entry(node).or_default();
             *used = used.checked_add(amount).ok_or(overflow)?;
-            // Served: other nodes should stop giving.
+            // The request is fulfilled: other nodes should not grant more.
             self.wish(node, 0);
         } else {
             value.checked_add(amount).ok_or(overflow)?;
@@ -103,14 +105,14 @@ impl BoundedCounter {
         Ok(self.row(node))
     }
 
-    /// Tells the others that the node lacks `amount` beyond its share; 0 takes the wish back.
+    /// Requests `amount` beyond the node's share from other nodes; 0 withdraws the request.
     pub fn want(&mut self, amount: u64, node: u64) -> Self {
         let share = if amount == 0 { 0 } else { self.share(node).saturating_add(amount) };
         if self.wish(node, share) { self.row(node) } else { Self::default() }
     }
 
-    /// Gives each node that wants something at most half of what this one has left, and no more than it wants.
-    /// Nothing happens if no node wants a share or none is left.
+    /// Grants each requesting node at most half of this node's remaining share, and at most the requested amount. No
+    /// effect if no node requests a share or none is left.
     pub fn grant(&mut self, node: u64) -> Self {
         let wishes: Vec<(u64, u64)> = self.wishes(node).collect();
         let mut granted = false;
@@ -125,7 +127,7 @@ impl BoundedCounter {
         if granted { self.row(node) } else { Self::default() }
     }
 
-    /// Takes in another state or delta; true if that changed anything.
+    /// Merges another state or delta; true if this changed anything.
     pub fn merge(&mut self, other: &Self) -> bool {
         let rights = join(&mut self.rights, &other.rights);
         let used = join(&mut self.used, &other.used);
@@ -141,7 +143,7 @@ impl BoundedCounter {
         self.rights.len() * 24 + self.used.len() * 16 + self.wanted.len() * 24
     }
 
-    /// The other nodes that want more than they have, and how much more.
+    /// The other nodes that request more than they have, with the missing amount.
     fn wishes(&self, node: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.wanted.iter().filter(move |(other, _)| **other != node).filter_map(|(other, want)| {
             let lacking = want.share.saturating_sub(self.share(*other));
@@ -160,7 +162,8 @@ impl BoundedCounter {
         }
     }
 
-    /// All that only this node writes. Gifts and withdrawals arrive together, so that no replica sees a share twice.
+    /// All entries that only this node writes. Grants and withdrawals are sent together, so that no replica counts a
+    /// share twice.
     fn row(&self, node: u64) -> Self {
         let rights = self.rights.range((node, 0)..=(node, u64::MAX));
         Self {

@@ -1,7 +1,7 @@
-//! The types that stand on dotted values, as their readers see them: MV register, sets, flags and maps.
+//! Types based on dotted values, in the form for readers: MV register, sets, flags and maps.
 //!
-//! Each is the tree that readers want, and at the top of a field also the [`Dotted`] values that it comes from; inside a
-//! map those stand with the map.
+//! Each type has a tree for readers. At the top level of a field it also has the [`Dotted`] values from which the
+//! tree is built. Inside a map, the map has those values.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,53 +25,56 @@ pub struct GSet {
     pub(crate) elements: Elements,
 }
 
-/// A set whose elements come and go; of an addition and a concurrent removal the addition wins (OR-set).
+/// A set with additions and removals. An addition wins over a concurrent removal (OR-set).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Set {
     pub(crate) elements: Elements,
     pub(crate) dotted: Dotted,
 }
 
-/// A flag. Whether enabling or disabling wins over its concurrent opposite is up to the field's type; both start disabled.
+/// A flag. The field's type decides if enabling or disabling wins over a concurrent opposite. Both types start
+/// disabled.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Flag {
     pub(crate) settings: BTreeMap<Dot, bool>,
     pub(crate) dotted: Dotted,
 }
 
-/// Fields by name. An update wins over a concurrent removal of its key, which takes away what it has seen (OR-map).
+/// Fields by name. An update wins over a concurrent removal of its key, which removes only the updates that it has
+/// seen (OR-map).
 ///
-/// A key is there as long as something is in it: a set that lost its last element is gone. What a removal does to a value
-/// of each type while another replica updates it:
+/// A key exists while its value is not empty: a set that lost its last element does not exist. The effect of a
+/// removal on each type, while another replica updates the value:
 ///
-/// - counter, g-counter: the amounts that the removal has seen go, others stay. A replica's amounts on a key are kept
-///   apart only up to the last 32; older ones are taken for one with the newest of them, and go or stay together.
-/// - register, mv-register, flags: what was set concurrently stays.
-/// - g-set, set: the elements added (again) concurrently stay.
-/// - list, text, json: a concurrent edit stays and brings the document back as its author saw it. An update sends the
-///   whole document, not the edit alone.
-/// - bounded counter: it is out of sight until it is used again and comes back with what it had. Shares that were
-///   forgotten here and not there would let it fall below its floor.
+/// - counter, g-counter: the amounts that the removal has seen are removed, others stay. Only the last 32 amounts of
+///   a replica on a key are kept separate. Older amounts are combined with the newest of them, and are removed or kept
+///   together.
+/// - register, mv-register, flags: a concurrently set value stays.
+/// - g-set, set: concurrently added elements stay, also those that were added again.
+/// - list, text, json: a concurrent edit stays and restores the document as its author saw it. An update sends the
+///   whole document, not only the edit.
+/// - bounded counter: it is hidden until it is used again, and then has its old value. If one replica dropped shares
+///   that another still has, the value could fall below zero.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Map {
     pub(crate) slots: BTreeMap<String, Slot>,
     pub(crate) dotted: Dotted,
-    /// Bounded counters only grow, removed or not.
+    /// Bounded counters are never removed here, even if their key was.
     pub(crate) bounded: BTreeMap<Path, BoundedCounter>,
 }
 
-/// The values of one key, by type; the first is the one that is seen.
+/// The values of one key, sorted by type. Readers see the first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Slot(pub(crate) Vec<Node>);
 
-/// A value in a map and the dots it comes from; those of a nested map stand with its values.
+/// A value in a map, and the dots from which it was built. The dots of a nested map are in its values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Node {
     pub(crate) field: Field,
     pub(crate) dots: BTreeSet<Dot>,
 }
 
-/// The elements of a set, each with the dots that added it. At the top of a g-set there are none.
+/// The elements of a set, each with the dots that added it. The top level of a g-set has no dots.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Elements {
     by_value: BTreeMap<Bytes, Vec<Dot>>,
@@ -79,7 +82,7 @@ pub(crate) struct Elements {
 }
 
 impl MvRegister {
-    /// The values, sorted, equal ones once.
+    /// The values, sorted and unique.
     pub fn values(&self) -> Vec<Bytes> {
         let values: BTreeSet<&Bytes> = self.values.values().collect();
         values.into_iter().cloned().collect()
@@ -87,7 +90,7 @@ impl MvRegister {
 }
 
 impl GSet {
-    /// Whether an element is in it.
+    /// True if the set contains the element.
     pub fn contains(&self, element: &[u8]) -> bool {
         self.elements.contains(element)
     }
@@ -97,17 +100,17 @@ impl GSet {
         self.elements.iter()
     }
 
-    /// How many elements there are.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.elements.iter().len()
     }
 
-    /// Whether there are none.
+    /// True if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes in another state or delta; true if that changed anything.
+    /// Merges another state or delta; true if this changed anything.
     pub fn merge(&mut self, other: Self) -> bool {
         let mut changed = false;
         for (element, _) in other.elements.by_value {
@@ -118,7 +121,7 @@ impl GSet {
 }
 
 impl Set {
-    /// Whether an element is in it.
+    /// True if the set contains the element.
     pub fn contains(&self, element: &[u8]) -> bool {
         self.elements.contains(element)
     }
@@ -128,24 +131,24 @@ impl Set {
         self.elements.iter()
     }
 
-    /// How many elements there are.
+    /// The number of elements.
     pub fn len(&self) -> usize {
         self.elements.iter().len()
     }
 
-    /// Whether there are none.
+    /// True if there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 impl Flag {
-    /// Whether it is enabled where enabling wins.
+    /// True if the flag is enabled, for the type in which enabling wins.
     pub fn enable_wins(&self) -> bool {
         self.settings.values().any(|enabled| *enabled)
     }
 
-    /// Whether it is enabled where disabling wins.
+    /// True if the flag is enabled, for the type in which disabling wins.
     pub fn disable_wins(&self) -> bool {
         !self.settings.is_empty() && self.settings.values().all(|enabled| *enabled)
     }
@@ -162,12 +165,12 @@ impl Map {
         self.slots.iter().filter_map(|(key, slot)| slot.visible().map(|node| (key.as_str(), &node.field)))
     }
 
-    /// How many keys there are.
+    /// The number of keys.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether there are none.
+    /// True if there are no keys.
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
@@ -192,7 +195,7 @@ impl Slot {
         }
     }
 
-    /// The node of a step's type, made if it is missing.
+    /// The node of a step's type. A missing node is created.
     pub(crate) fn node(&mut self, step: &Step) -> &mut Node {
         let place = match self.0.binary_search_by_key(&step.field_type, |node| node.field.field_type()) {
             Ok(place) => place,

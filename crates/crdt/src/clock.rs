@@ -1,5 +1,5 @@
-//! Hybrid logical time: close to the wall clock, yet never running backwards and never behind a write
-//! that was seen (Kulkarni et al.: Logical Physical Clocks, 2014).
+//! Hybrid logical time: close to the wall clock, but it never runs backwards and is never behind a write that was
+//! seen (Kulkarni et al.: Logical Physical Clocks, 2014).
 
 use serde::{Deserialize, Serialize};
 
@@ -25,34 +25,34 @@ impl Hlc {
     }
 }
 
-/// When and by whom something was written. The replica breaks ties, so any two writes are ordered.
+/// The time and the replica of a write. The replica breaks ties, so any two writes are ordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Timestamp {
-    /// When.
+    /// The time of the write.
     pub hlc: Hlc,
-    /// By whom.
+    /// The replica that wrote.
     pub replica: ReplicaId,
 }
 
 /// A replica's clock. It holds no time source: the wall clock's reading is passed in.
 ///
-/// A wall clock that jumps back (a Pi starts without one) makes it count logically from where it was.
-/// A remote write far in the future drags it along; the caller that accepts remote writes decides how
-/// far ahead is believable before it calls [`observe`](Self::observe).
+/// If the wall clock jumps back (a Raspberry Pi starts without a clock), the logical part counts on from the last
+/// time. A remote write far in the future moves this clock to that time. The caller must check how far ahead a remote
+/// write may be before it calls [`observe`](Self::observe).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HybridClock {
     last: Hlc,
 }
 
 impl HybridClock {
-    /// The time of a local event, later than every time given out or observed before.
+    /// The time of a local event, later than every time returned or observed before.
     pub fn tick(&mut self, now_ms: u64) -> Hlc {
         let now = Hlc { wall_ms: now_ms, logical: 0 };
         self.last = now.max(self.last.successor());
         self.last
     }
 
-    /// Takes note of a time that another replica gave out, or that was read back from the store.
+    /// Observes a time of another replica, or a time that was read from the store.
     pub fn observe(&mut self, seen: Hlc, now_ms: u64) {
         self.last = self.last.max(seen).max(Hlc { wall_ms: now_ms, logical: 0 });
     }

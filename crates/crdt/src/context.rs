@@ -1,4 +1,4 @@
-//! Which dots a replica has seen: the causal context of the types that forget what was removed.
+//! The causal context: the dots that a replica has seen, for the types with removals.
 
 use std::collections::BTreeMap;
 
@@ -12,15 +12,15 @@ pub(crate) struct Dot {
     pub(crate) number: u64,
 }
 
-/// A set of dots: for each replica the ranges that were seen, of which one that starts at 1 is the replica's entry of
-/// the version vector and the others are the dot cloud; for folded nodes all of their incarnations up to one.
+/// A set of dots. Each replica has ranges of seen numbers: a range that starts at 1 is the replica's entry in the
+/// version vector, the others are the dot cloud. For a folded node, all incarnations up to one are seen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Context {
     folded: BTreeMap<u64, u32>,
     seen: BTreeMap<ReplicaId, Ranges>,
 }
 
-/// Sorted ranges with their ends included, no two of which touch: equal sets are equal.
+/// Sorted ranges with inclusive ends. Ranges never touch, so equal sets have equal ranges.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Ranges(Vec<(u64, u64)>);
 
@@ -34,7 +34,7 @@ impl Context {
             || self.seen.get(&dot.replica).is_some_and(|seen| seen.contains(dot.number))
     }
 
-    /// The replica's next dot; none if it has used all of its numbers.
+    /// The replica's next dot; `None` if it has used all of its numbers.
     pub(crate) fn next(&self, replica: ReplicaId) -> Option<Dot> {
         let last = self.seen.get(&replica).map_or(0, Ranges::last);
         last.checked_add(1).map(|number| Dot { replica, number })
@@ -52,7 +52,7 @@ impl Context {
             && self.seen.entry(replica).or_default().insert(first, last)
     }
 
-    /// Adds all of another; true if there was news.
+    /// Adds all dots of another context; true if any is new.
     pub(crate) fn merge(&mut self, other: &Self) -> bool {
         let mut changed = false;
         for (&node, &up_to) in &other.folded {
@@ -77,14 +77,14 @@ impl Context {
         self.folded.get(&node).copied()
     }
 
-    /// Folds what was seen of a node; nothing to do if that is nothing.
+    /// Folds the seen incarnations of a node; no effect if none was seen.
     pub(crate) fn fold(&mut self, node: u64, up_to: u32) -> bool {
         let known =
             self.folded.contains_key(&node) || self.seen.range(incarnations(node, up_to)).next().is_some();
         known && self.take_folded(node, up_to)
     }
 
-    /// Declares all of a node's incarnations up to one as seen; true if that is news.
+    /// Marks all incarnations of a node up to `up_to` as seen; true if this changed anything.
     pub(crate) fn take_folded(&mut self, node: u64, up_to: u32) -> bool {
         if self.folded.get(&node).is_some_and(|folded| *folded >= up_to) {
             return false;
@@ -104,7 +104,7 @@ impl Context {
         &self.seen
     }
 
-    /// The ranges of dots in it, as first and last; those of folded nodes span incarnations.
+    /// The ranges of dots, as first and last dot. Ranges of folded nodes span incarnations.
     pub(crate) fn spans(&self) -> impl Iterator<Item = (Dot, Dot)> + '_ {
         let folded = self.folded.iter().map(|(&node, &up_to)| {
             let first = Dot { replica: ReplicaId::new(node, 0), number: 0 };
@@ -144,7 +144,7 @@ impl Ranges {
 
     /// Adds a range; true if any of it is new.
     fn insert(&mut self, first: u64, last: u64) -> bool {
-        // Those that overlap or touch it become one with it.
+        // Ranges that overlap or touch it are merged with it.
         let from = self.0.partition_point(|(_, end)| end.saturating_add(1) < first);
         let to = self.0.partition_point(|(start, _)| *start <= last.saturating_add(1));
         match self.0.get(from..to).unwrap_or_default() {
@@ -162,7 +162,7 @@ impl Ranges {
     }
 
     fn merge(&mut self, other: &Self) -> bool {
-        // A few ranges are put in one by one; many would move the rest each time.
+        // Few ranges are inserted one by one. Inserting many this way would move the rest each time.
         if other.0.len() <= 8 || self.0.len() <= 8 {
             let mut changed = false;
             for (first, last) in other.iter() {

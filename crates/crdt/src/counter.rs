@@ -6,7 +6,7 @@ use crate::ReplicaId;
 use crate::replica_totals::{ReplicaTotals, Total};
 use crate::wire::{Reader, Wire};
 
-/// For each replica what it added and what it subtracted in total.
+/// The total additions and subtractions of each replica.
 ///
 /// Overflow: a local [`add`](Self::add) whose result does not fit an `i64` is refused. A merge cannot
 /// be refused without the replicas diverging permanently, so [`value`](Self::value) stops at the ends of
@@ -16,7 +16,7 @@ pub struct Counter {
     pub(crate) tally: ReplicaTotals<Totals>,
 }
 
-/// Both only grow, so the larger one is the later one.
+/// Both totals only grow, so the larger one is the later one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
     pub(crate) added: u64,
@@ -27,9 +27,9 @@ pub(crate) struct Totals {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("adding {amount} to a counter of {value} leaves the range of a 64-bit integer")]
 pub struct CounterOverflow {
-    /// What the counter holds.
+    /// The value of the counter.
     pub value: i64,
-    /// What was to be added.
+    /// The amount to be added.
     pub amount: i64,
 }
 
@@ -52,7 +52,7 @@ impl Counter {
         Ok(Self { tally: self.tally.set(replica, totals) })
     }
 
-    /// Takes in another state or delta; true if that changed anything.
+    /// Merges another state or delta; true if this changed anything.
     pub fn merge(&mut self, other: &Self) -> bool {
         self.tally.merge(&other.tally)
     }
@@ -63,7 +63,7 @@ impl Totals {
         i128::from(self.added) - i128::from(self.subtracted)
     }
 
-    /// With an amount more, if it fits.
+    /// The totals after an addition of `amount`; `None` on overflow.
     pub(crate) fn plus(self, amount: i64) -> Option<Self> {
         let Self { added, subtracted } = self;
         if amount < 0 {

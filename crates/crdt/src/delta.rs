@@ -14,7 +14,7 @@ impl FieldDelta {
         self.0.field_type()
     }
 
-    /// Whether it changes nothing: the operation found nothing to do.
+    /// True if it changes nothing, because the operation had no effect.
     pub fn is_empty(&self) -> bool {
         match &self.0 {
             Field::Counter(counter) => counter.tally.is_empty(),
@@ -31,13 +31,13 @@ impl FieldDelta {
         }
     }
 
-    /// About how many bytes it takes in memory.
+    /// Approximate size in memory, in bytes.
     pub fn size_bytes(&self) -> usize {
         self.0.size_bytes()
     }
 }
 
-/// A whole state is a delta too: for a replica without any.
+/// A whole state is also a delta, for a replica without state.
 impl From<Field> for FieldDelta {
     fn from(field: Field) -> Self {
         Self(field)

@@ -18,7 +18,7 @@ use crate::register::Written;
 use crate::wire::{Reader, Wire};
 use crate::{FieldType, ReplicaId};
 
-/// How deep maps nest.
+/// The maximum nesting depth of maps.
 pub const MAX_MAP_DEPTH: usize = 16;
 
 /// The dots and values of one field.
@@ -26,11 +26,11 @@ pub const MAX_MAP_DEPTH: usize = 16;
 pub(crate) struct Dotted {
     pub(crate) context: Context,
     leaves: BTreeMap<Dot, Leaf>,
-    /// What the values take, kept up to date.
+    /// Size of the values, in bytes, kept up to date.
     bytes: usize,
 }
 
-/// A value and where it is: none for the field itself, a path below the top of a map.
+/// A value and its location: no path for the field itself, else a path below the top of a map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Leaf {
     pub(crate) path: Option<Path>,
@@ -39,14 +39,14 @@ pub(crate) struct Leaf {
 
 pub(crate) type Path = Arc<[Step]>;
 
-/// One key of a map, and the type of the value that is meant: replicas may have made it with different ones.
+/// One key of a map, and the type of the value. Replicas may have created the key with different types.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Step {
     pub(crate) key: Arc<str>,
     pub(crate) field_type: FieldType,
 }
 
-/// What an update wrote; it never changes.
+/// The content that an update wrote. It never changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Payload {
     /// A value of an MV register or an element of a set.
@@ -56,19 +56,19 @@ pub(crate) enum Payload {
     Amount(Totals),
     Written(Box<Written>),
     Document(Box<Edited>),
-    /// A bounded counter was touched; what it holds stands elsewhere.
+    /// A bounded counter was used. Its value is stored separately.
     Present,
 }
 
 /// A document as it was after an update.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Edited {
-    /// Tells the automerge actors of one replica apart.
+    /// Distinguishes the automerge actors of one replica.
     pub(crate) actor: u64,
     pub(crate) document: Document,
 }
 
-/// What a join or an update changed.
+/// The changes that a join or an update made.
 #[derive(Debug, Default)]
 pub(crate) struct Difference {
     pub(crate) removed: Vec<(Dot, Leaf)>,
@@ -92,8 +92,8 @@ impl Dotted {
         self.context.size_bytes() + self.bytes
     }
 
-    /// Carries out an update: the values of `remove` go, `add` comes. Gives what changed and the delta that does the
-    /// same elsewhere.
+    /// Applies an update: removes the values of `remove` and adds `add`. Returns the changes, and the delta that
+    /// applies the same update elsewhere.
     pub(crate) fn update(&mut self, remove: Vec<Dot>, add: Option<(Dot, Leaf)>) -> (Difference, Self) {
         let mut delta = Self::default();
         let mut difference = Difference::default();
@@ -226,7 +226,7 @@ impl PartialEq for Dotted {
 impl Eq for Dotted {}
 
 impl Leaf {
-    /// About what it takes, with its place in the tree.
+    /// Approximate size in bytes, including its entry in the tree.
     fn size_bytes(&self) -> usize {
         let payload = match &self.payload {
             Payload::Bytes(bytes) => bytes.len(),

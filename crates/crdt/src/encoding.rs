@@ -1,5 +1,5 @@
-//! The binary form of fields and deltas, on disk and between nodes: a byte with the format version,
-//! then the field in postcard (postcard.jamesmunns.com, wire format 1).
+//! The binary form of fields and deltas, on disk and between nodes: one byte with the format version, then the field
+//! in postcard (postcard.jamesmunns.com, wire format 1).
 
 use bytes::Bytes;
 use postcard::Error;
@@ -14,10 +14,10 @@ use crate::{BoundedCounter, Counter, Field, FieldDelta, FieldType, GCounter};
 /// The format that this version writes; the first byte.
 pub const FORMAT_VERSION: u8 = 1;
 
-/// Bytes that are not a field.
+/// The bytes do not contain a valid field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// There is not even a version.
+    /// There are no bytes, not even the version.
     #[error("a field cannot be read: there are no bytes")]
     Empty,
     /// Written by a version of edgefaas that this one does not know.
@@ -35,7 +35,7 @@ pub enum DecodeError {
     /// There are bytes after the end.
     #[error("a field cannot be read: {bytes} bytes too many")]
     TrailingBytes {
-        /// How many.
+        /// The number of trailing bytes.
         bytes: usize,
     },
 }

@@ -7,15 +7,15 @@ use automerge::AutomergeError;
 
 use crate::{BoundedCounterError, CounterOverflow, FieldType, GCounterOverflow, ReplicaId};
 
-/// A field was used as something that it is not.
+/// A field was used as another type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("field `{field}` is a {actual}, not a {wanted}")]
 pub struct WrongType {
-    /// The field's name; for a value in a map with its keys after it, as in `rooms/lobby`.
+    /// The field's name. For a value in a map, followed by its keys, as in `rooms/lobby`.
     pub field: String,
-    /// What the field is.
+    /// The type of the field.
     pub actual: FieldType,
-    /// What it was used as.
+    /// The type as which it was used.
     pub wanted: FieldType,
 }
 
@@ -82,7 +82,7 @@ pub enum ApplyError {
         field: String,
         /// The pointer.
         pointer: String,
-        /// What is wrong.
+        /// The fault.
         problem: &'static str,
     },
     /// A text is not valid JSON.
@@ -98,7 +98,7 @@ pub enum ApplyError {
     TooDeep {
         /// The field's name.
         field: String,
-        /// How many levels there may be.
+        /// The maximum number of levels.
         limit: usize,
     },
     /// A document would not be readable any more.
@@ -106,9 +106,9 @@ pub enum ApplyError {
     TooLarge {
         /// The field's name.
         field: String,
-        /// What it takes.
+        /// The size of the document, in bytes.
         bytes: usize,
-        /// What it may take.
+        /// The maximum size, in bytes.
         limit_bytes: usize,
     },
     /// A replica that was folded, which is permanent, still writes.
@@ -121,7 +121,7 @@ pub enum ApplyError {
         field: String,
         /// The writer.
         replica: ReplicaId,
-        /// What was folded.
+        /// The last folded incarnation.
         up_to: u32,
     },
     /// A replica made all the updates that can be told apart.

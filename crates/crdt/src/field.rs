@@ -160,7 +160,7 @@ impl Field {
         }
     }
 
-    /// About how many bytes it takes in memory. Takes no time for the elements in it.
+    /// Approximate size in memory, in bytes. Does not visit the elements.
     pub fn size_bytes(&self) -> usize {
         let inner = match self {
             Self::Counter(counter) => counter.tally.size_bytes(),
@@ -181,7 +181,8 @@ impl Field {
         size_of::<Self>() + inner
     }
 
-    /// The latest time in it; zero without one. A clock that reads the field back should observe it.
+    /// The latest time in the field; zero if it has no times. A clock should observe it when the field is read from
+    /// the store.
     pub fn latest(&self) -> Hlc {
         match self {
             Self::Register(register) => register.written_at().map(|at| at.hlc).unwrap_or_default(),
@@ -196,7 +197,7 @@ impl Field {
         }
     }
 
-    /// Makes one entry of all incarnations of `node` up to and with `up_to`; true if that changed anything.
+    /// Combines all incarnations of `node` up to `up_to_incarnation` into one entry; true if this changed anything.
     ///
     /// Only right once every living replica has seen everything those incarnations wrote, and none of them writes any
     /// more: what arrives of them afterwards counts as seen. Replicas may fold at different times, and those that have
@@ -213,7 +214,7 @@ impl Field {
         WrongType { field: name.to_owned(), actual: self.field_type(), wanted }
     }
 
-    /// The dotted values that it stands on, if its type does.
+    /// The dotted values of the field, if its type is based on them.
     pub(crate) fn dotted(&self) -> Option<&Dotted> {
         match self {
             Self::MvRegister(MvRegister { dotted, .. })

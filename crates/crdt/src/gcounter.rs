@@ -3,7 +3,7 @@
 use crate::ReplicaId;
 use crate::replica_totals::{ReplicaTotals, Total};
 
-/// For each replica what it added in total.
+/// The total additions of each replica.
 ///
 /// Overflow: a local [`add`](Self::add) whose result does not fit a `u64` is refused; concurrent ones that go beyond
 /// make [`value`](Self::value) stop at its end, while the state keeps the true totals.
@@ -16,9 +16,9 @@ pub struct GCounter {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("adding {amount} to a g-counter of {value} leaves the range of an unsigned 64-bit integer")]
 pub struct GCounterOverflow {
-    /// What the counter holds.
+    /// The value of the counter.
     pub value: u64,
-    /// What was to be added.
+    /// The amount to be added.
     pub amount: u64,
 }
 
@@ -38,7 +38,7 @@ impl GCounter {
         Ok(Self { tally: self.tally.set(replica, total) })
     }
 
-    /// Takes in another state or delta; true if that changed anything.
+    /// Merges another state or delta; true if this changed anything.
     pub fn merge(&mut self, other: &Self) -> bool {
         self.tally.merge(&other.tally)
     }

@@ -6,10 +6,10 @@ use serde_json::{Map, Number, Value as Json};
 
 use crate::document::{EditError, ROOT_KEY};
 
-/// How deep a JSON document nests.
+/// The maximum nesting depth of a JSON document.
 pub const MAX_JSON_DEPTH: usize = 64;
 
-/// The document as JSON. What JSON cannot hold, which no well-behaved replica writes, is null.
+/// The document as JSON. Values that JSON cannot represent become null; no correct replica writes them.
 pub(crate) fn read(doc: &impl ReadDoc) -> Json {
     match doc.get(ROOT, ROOT_KEY) {
         Ok(Some((value, id))) => to_json(doc, value, &id, 0),
@@ -17,7 +17,7 @@ pub(crate) fn read(doc: &impl ReadDoc) -> Json {
     }
 }
 
-/// Sets the value at a pointer; `-` after an array, or its length, appends to it.
+/// Sets the value at a pointer. A `-` after an array, or the array's length, appends to it.
 pub(crate) fn set(doc: &mut Transaction<'_>, pointer: &str, value: &str) -> Result<(), EditError> {
     let value: Json = serde_json::from_str(value).map_err(EditError::Json)?;
     let tokens = parse(pointer)?;
@@ -83,7 +83,7 @@ fn parse(pointer: &str) -> Result<Vec<String>, EditError> {
         .collect()
 }
 
-/// An index into an array; its length is the place after the end.
+/// An index into an array. The array's length is also valid: the position after the end.
 fn index(token: &str, length: usize) -> Result<usize, EditError> {
     let digits = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_digit());
     if !digits || (token.len() > 1 && token.starts_with('0')) {

@@ -1,4 +1,4 @@
-//! What a function may ask of a field, and what it reads.
+//! Operations on fields, and the values that functions read.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::FieldType;
 
-/// A change that a function asks for.
+/// A change that a function requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
     /// Adds to a counter; negative to subtract.
@@ -17,25 +17,26 @@ pub enum Operation {
     GCounterAdd(u64),
     /// Adds to a bounded counter, or takes from this node's share of it if negative.
     BoundedCounterAdd(i64),
-    /// Tells the other nodes that this one lacks so much beyond its share; 0 to want nothing.
+    /// Requests more share from the other nodes: this node lacks this amount beyond its share; 0 withdraws the
+    /// request.
     BoundedCounterWant(u64),
-    /// Gives nodes that want something a part of this node's share; nothing if none does.
+    /// Grants a part of this node's share to nodes that requested it; no effect if no node did.
     BoundedCounterGrant,
-    /// Sets an mv-register, in place of all values it has here.
+    /// Sets an mv-register and replaces all values that this replica has.
     MvRegisterSet(Bytes),
     /// Adds an element to a g-set.
     GSetAdd(Bytes),
     /// Adds an element to a set.
     SetAdd(Bytes),
-    /// Takes an element out of a set.
+    /// Removes an element from a set.
     SetRemove(Bytes),
-    /// Takes all elements out of a set.
+    /// Removes all elements from a set.
     SetClear,
-    /// Carries out an operation on the value of a key, which is made if it is not there.
+    /// Applies an operation to the value of a key. A missing key is created.
     MapUpdate(String, Box<Operation>),
-    /// Takes a key out of a map.
+    /// Removes a key from a map.
     MapRemove(String),
-    /// Takes all keys out of a map.
+    /// Removes all keys from a map.
     MapClear,
     /// Sets a flag whose enabling wins.
     EwFlagSet(bool),
@@ -47,57 +48,57 @@ pub enum Operation {
     ListPush(Bytes),
     /// Replaces the element at an index.
     ListSet(u32, Bytes),
-    /// Takes out the element at an index.
+    /// Removes the element at an index.
     ListRemove(u32),
-    /// Takes characters out of a text and puts others there. Positions count Unicode scalar values.
+    /// Replaces characters in a text. Positions count Unicode scalar values.
     TextSplice {
-        /// Where.
+        /// The position of the first character.
         at: u32,
-        /// How many go.
+        /// The number of characters to delete.
         delete: u32,
-        /// What comes.
+        /// The text to insert.
         insert: String,
     },
     /// Sets a value in a JSON document.
     JsonSet {
-        /// Where: a JSON pointer (RFC 6901), whose parent must be there. `-` or its length appends to an array; the
-        /// empty pointer replaces the whole.
+        /// A JSON pointer (RFC 6901) to the value, whose parent must exist. `-` or the array's length appends to an
+        /// array; the empty pointer replaces the whole document.
         pointer: String,
-        /// What: JSON text.
+        /// The new value, as JSON text.
         value: String,
     },
-    /// Takes a value out of a JSON document; nothing happens if it is not there.
+    /// Removes a value from a JSON document; no effect if it does not exist.
     JsonRemove {
-        /// Where: a JSON pointer (RFC 6901); the empty one leaves null.
+        /// A JSON pointer (RFC 6901); the empty pointer leaves null.
         pointer: String,
     },
 }
 
-/// What a field holds, for its readers.
+/// The value of a field, for readers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Value {
-    /// Of a counter or bounded counter.
+    /// The value of a counter or bounded counter.
     Integer(i64),
-    /// Of a g-counter.
+    /// The value of a g-counter.
     Unsigned(u64),
-    /// Of a register; none if it was never set.
+    /// The value of a register; `None` if it was never set.
     Register(Option<Bytes>),
-    /// Of an mv-register or a set: sorted, each once.
+    /// The values of an mv-register or a set: sorted and unique.
     Values(Vec<Bytes>),
-    /// Of a flag.
+    /// The state of a flag.
     Flag(bool),
-    /// Of a map.
+    /// The entries of a map.
     Map(BTreeMap<String, (FieldType, Value)>),
-    /// Of a list.
+    /// The elements of a list.
     List(Vec<Bytes>),
-    /// Of a text.
+    /// The characters of a text.
     Text(String),
-    /// Of a JSON document: JSON text, keys sorted.
+    /// A JSON document as JSON text, with sorted keys.
     Json(String),
 }
 
 impl Operation {
-    /// The type of field it works on.
+    /// The type of the fields to which the operation applies.
     pub fn field_type(&self) -> FieldType {
         match self {
             Self::CounterAdd(_) => FieldType::Counter,
@@ -120,7 +121,7 @@ impl Operation {
         }
     }
 
-    /// Whether it takes something out of a list, a text or a document and puts nothing in.
+    /// True if it only removes something from a list, a text or a document.
     pub(crate) fn only_removes(&self) -> bool {
         match self {
             Self::ListRemove(_) | Self::JsonRemove { .. } => true,
@@ -129,7 +130,7 @@ impl Operation {
         }
     }
 
-    /// How many bytes of values, keys and text it carries; numbers and flags count 8.
+    /// The size of its values, keys and text, in bytes; numbers and flags count 8.
     pub fn size_bytes(&self) -> usize {
         let (mut operation, mut keys) = (self, 0);
         while let Self::MapUpdate(key, inner) = operation {

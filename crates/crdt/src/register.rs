@@ -31,8 +31,8 @@ impl Register {
         self.written.as_ref().map(|written| written.at)
     }
 
-    /// Sets the value and gives it as a delta. The write is stamped `now`, or just after the value it
-    /// replaces if that has a later time: who overwrites a value has seen it.
+    /// Sets the value and returns it as a delta. The timestamp is `now`, or just after the value that it
+    /// replaces if that has a later time, because the writer has seen that value.
     pub fn set(&mut self, value: Bytes, replica: ReplicaId, now: Hlc) -> Self {
         let hlc = match &self.written {
             Some(current) => now.max(current.at.hlc.successor()),
@@ -42,7 +42,7 @@ impl Register {
         self.clone()
     }
 
-    /// Takes in another state or delta; true if that changed anything.
+    /// Merges another state or delta; true if this changed anything.
     pub fn merge(&mut self, other: Self) -> bool {
         let newer = other.written > self.written;
         if newer {

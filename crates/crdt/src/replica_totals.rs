@@ -8,7 +8,7 @@ use postcard::Error;
 use crate::ReplicaId;
 use crate::wire::{Reader, Wire};
 
-/// What a replica counted so far.
+/// The total of one replica.
 pub(crate) trait Total: Copy + Default + PartialEq + Wire {
     /// The pairwise larger of two totals of one replica.
     fn join(self, other: Self) -> Self;
@@ -23,7 +23,7 @@ pub(crate) struct ReplicaTotals<T> {
     totals: BTreeMap<ReplicaId, T>,
 }
 
-/// What a node's incarnations up to and with `up_to` counted together.
+/// The combined total of a node's incarnations up to `up_to`, inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Base<T> {
     up_to: u32,
@@ -45,7 +45,7 @@ impl<T: Total> ReplicaTotals<T> {
         !self.bases.is_empty()
     }
 
-    /// Everything that counts.
+    /// All totals that count.
     pub(crate) fn totals(&self) -> impl Iterator<Item = T> + '_ {
         self.bases.values().map(|base| base.total).chain(self.totals.values().copied())
     }
@@ -60,7 +60,7 @@ impl<T: Total> ReplicaTotals<T> {
         Self { bases: BTreeMap::new(), totals: BTreeMap::from([(replica, total)]) }
     }
 
-    /// Sets a replica's total where no delta is wanted; none takes it away.
+    /// Sets a replica's total without a delta; `None` removes it.
     pub(crate) fn replace(&mut self, replica: ReplicaId, total: Option<T>) {
         match total {
             Some(total) => self.totals.insert(replica, total),
@@ -165,7 +165,7 @@ impl<T: Wire> Wire for Base<T> {
     }
 }
 
-/// A node's incarnations up to and with one.
+/// A node's incarnations up to `up_to`, inclusive.
 pub(crate) fn incarnations(node: u64, up_to: u32) -> std::ops::RangeInclusive<ReplicaId> {
     ReplicaId::new(node, 0)..=ReplicaId::new(node, up_to)
 }

@@ -15,7 +15,7 @@ use crate::{
     ReplicaId, Timestamp, json,
 };
 
-/// Amounts of one replica that a counter in a map keeps separate.
+/// Maximum number of separate amounts of one replica in a counter of a map.
 const MAX_AMOUNTS: usize = 32;
 
 /// The effect of an operation on dotted values.
@@ -27,11 +27,11 @@ struct Plan {
     bounded: Option<BoundedCounter>,
 }
 
-/// The replica that operates, and the field that it operates on.
+/// The replica that applies the operation, and its target field.
 struct Request<'a> {
     name: String,
     dotted: &'a Dotted,
-    /// What bounded counters hold, those that were removed included; none outside of a map.
+    /// The values of bounded counters, including removed ones; `None` outside of a map.
     bounded: Option<&'a BTreeMap<Path, BoundedCounter>>,
     replica: ReplicaId,
     now: Hlc,
@@ -104,7 +104,7 @@ impl Field {
     }
 }
 
-/// Applies an operation on a field that stands on dotted values.
+/// Applies an operation to a field that is based on dotted values.
 pub(crate) fn apply(
     field: &mut Field,
     name: &str,
@@ -146,7 +146,7 @@ pub(crate) fn apply(
     Ok(FieldDelta(delta))
 }
 
-/// What an operation does to a value, whose dots are `dots` if it stands in a map.
+/// The effect of an operation on a value. `dots`: the dots of the value, if it is in a map.
 fn plan(
     field: &Field,
     dots: &BTreeSet<Dot>,
@@ -241,7 +241,7 @@ fn plan(
             write(dots.iter().copied().collect(), path, written)
         }
         (Field::BoundedCounter(_), operation) if operation.field_type() == FieldType::BoundedCounter => {
-            // A removed one still holds what it held.
+            // A removed counter keeps its value.
             let held = request.bounded.and_then(|bounded| bounded.get(path.as_slice()));
             let mut counter = held.cloned().unwrap_or_default();
             let delta = apply_bounded(&mut counter, &request.name, &operation, request.replica)?;
@@ -255,7 +255,7 @@ fn plan(
         (Field::List(document) | Field::Text(document) | Field::Json(document), operation)
             if operation.field_type() == field.field_type() =>
         {
-            // The actor goes on only after its own last edit: what others kept may lack some of its changes.
+            // The actor continues only after its own last edit. Edits that others kept may lack some of its changes.
             let number =
                 dots.iter().rev().find(|dot| dot.replica == request.replica).and_then(|dot| match request
                     .dotted
@@ -278,7 +278,7 @@ fn plan(
     })
 }
 
-/// Applies an operation on a document; `number` is its actor's.
+/// Applies an operation to a document; `number` is the number of its actor.
 pub(crate) fn edit(
     document: &mut Document,
     name: &str,
@@ -288,7 +288,7 @@ pub(crate) fn edit(
 ) -> Result<Document, ApplyError> {
     let (added, limit_bytes) = (operation.size_bytes(), MAX_DOCUMENT_BYTES);
     let bytes = document.history_bytes(limit_bytes.saturating_sub(added)) + added;
-    // What takes something out is the way back from there.
+    // Removals are allowed above the limit, because they reduce the size.
     if bytes > limit_bytes && !operation.only_removes() {
         return Err(ApplyError::TooLarge { field: name.to_owned(), bytes, limit_bytes });
     }
@@ -322,7 +322,7 @@ pub(crate) fn edit(
     })
 }
 
-/// Applies an operation on a bounded counter.
+/// Applies an operation to a bounded counter.
 pub(crate) fn apply_bounded(
     counter: &mut BoundedCounter,
     name: &str,

@@ -1,4 +1,4 @@
-//! Keeps the trees that readers see in step with the dotted values.
+//! Keeps the trees for readers consistent with the dotted values.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ impl Field {
         }
     }
 
-    /// The tree of dotted values read from outside.
+    /// Builds the tree of decoded dotted values.
     pub(crate) fn show_all(&mut self) {
         let leaves = match self.dotted() {
             Some(dotted) => dotted.leaves().iter().map(|(dot, leaf)| (*dot, leaf.clone())).collect(),
@@ -40,7 +40,7 @@ impl Field {
 }
 
 impl Map {
-    /// Makes a value anew whose tree is not kept up to date dot by dot; there are few dots in it.
+    /// Rebuilds a value whose tree is not updated dot by dot. It has only few dots.
     pub(crate) fn rebuild(&mut self, path: &Path) {
         let Self { slots, dotted, bounded } = self;
         let Some((last, parents)) = path.split_last() else { return };
@@ -78,7 +78,7 @@ impl Map {
     }
 }
 
-/// Whether values of this type are made anew when their dots change.
+/// True if values of this type are rebuilt when their dots change.
 fn is_rebuilt(path: &[Step]) -> bool {
     let rebuilt = |field_type| {
         matches!(

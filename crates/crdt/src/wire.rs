@@ -8,13 +8,13 @@ use postcard::Error;
 
 use crate::{Hlc, ReplicaId, Timestamp};
 
-/// What has a binary form. Equal values have equal bytes.
+/// A type with a binary form. Equal values have equal bytes.
 pub(crate) trait Wire: Sized {
     fn write(&self, out: &mut Vec<u8>);
     fn read(from: &mut Reader<'_>) -> Result<Self, Error>;
 }
 
-/// Bytes that are still to be read.
+/// The bytes that remain to be read.
 #[derive(Debug)]
 pub(crate) struct Reader<'a>(&'a [u8]);
 
@@ -33,7 +33,7 @@ impl<'a> Reader<'a> {
         Ok(*first)
     }
 
-    /// So many bytes, in place.
+    /// Reads `length` bytes without copying them.
     pub(crate) fn slice(&mut self, length: u64) -> Result<&'a [u8], Error> {
         let length = usize::try_from(length).map_err(|_| Error::DeserializeUnexpectedEnd)?;
         let (slice, rest) = self.0.split_at_checked(length).ok_or(Error::DeserializeUnexpectedEnd)?;
@@ -41,7 +41,7 @@ impl<'a> Reader<'a> {
         Ok(slice)
     }
 
-    /// A length and so many bytes, in place.
+    /// Reads a length and that number of bytes, without copying them.
     pub(crate) fn sized(&mut self) -> Result<&'a [u8], Error> {
         let length = u64::read(self)?;
         self.slice(length)

@@ -3,71 +3,71 @@
 use serde_json::Value;
 
 const DAY_MS: f64 = 86_400_000.0;
-/// Longer ones are refused: ten years.
+/// The maximum duration: about ten years. Longer durations are refused.
 pub const MAX_MS: u64 = 10 * 366 * 86_400_000;
 
-/// Why a value is not a duration.
+/// The reason why a value is not a duration.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
-    /// Not a text, and not an object.
+    /// The value is neither a text nor an object.
     #[error("a duration is text such as `PT30S` or an object such as {{seconds: 30}}")]
     Kind,
-    /// A text of another form.
+    /// The text does not have a supported form.
     #[error("`{text}` is not a duration; write `30s`, `PT30S` or seconds: 30")]
     Text {
         /// The text.
         text: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: TextError,
     },
-    /// An object with another key.
+    /// The object has an unknown key.
     #[error("`{name}` is not a part of a duration: days, hours, minutes, seconds, milliseconds")]
     Part {
         /// The key.
         name: String,
     },
-    /// An amount that is not a number, or is negative.
+    /// The amount is not a number, or is negative.
     #[error("`{name}` of a duration is not a number from 0 on")]
     Amount {
         /// The key.
         name: String,
     },
-    /// An object without keys.
+    /// The object has no keys.
     #[error("the duration has no parts")]
     NoParts,
-    /// Longer than [`MAX_MS`].
+    /// The duration is longer than [`MAX_MS`].
     #[error("the duration is longer than ten years")]
     TooLong,
 }
 
-/// Why a text is not a duration.
+/// The reason why a text is not a duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
-    /// Nothing is there.
+    /// The text is empty.
     #[error("it is empty")]
     Empty,
-    /// Something else stands where a number has to be.
+    /// A number is missing.
     #[error("a number is expected")]
     Number,
-    /// A number without a unit.
+    /// A number has no unit.
     #[error("it has no unit")]
     NoUnit,
-    /// Another unit.
+    /// The unit is unknown.
     #[error("its unit is not `ms`, `s`, `m`, `h` or `d`")]
     Unit,
-    /// `P` or `T` at the end.
+    /// The text ends with `P` or `T`.
     #[error("nothing follows its `{0}`")]
     Nothing(char),
-    /// `Y`, or `M` before the `T`.
+    /// The text has `Y`, or `M` before the `T`.
     #[error("years and months have no fixed length")]
     NoFixedLength,
-    /// Another form of an ISO 8601 duration.
+    /// The text is not a supported form of an ISO 8601 duration.
     #[error("it is not of the form P1DT2H3M4.5S")]
     Form,
-    /// Longer than [`MAX_MS`].
+    /// The duration is longer than [`MAX_MS`].
     #[error("it is longer than ten years")]
     TooLong,
-    /// No time at all, where that makes no sense.
+    /// The duration is zero, and the caller requires a longer one.
     #[error("it is zero")]
     Zero,
 }
@@ -75,7 +75,7 @@ pub enum TextError {
 /// The milliseconds of a duration: `{minutes: 1, seconds: 30}`, or a [text](parse_text).
 ///
 /// # Errors
-/// What is wrong with it.
+/// See [`DurationError`].
 pub fn parse(value: &Value) -> Result<u64, DurationError> {
     match value {
         Value::Object(parts) => {
@@ -105,11 +105,11 @@ pub fn parse(value: &Value) -> Result<u64, DurationError> {
     }
 }
 
-/// The milliseconds of `PnW` or `PnDTnHnMnS` (ISO 8601-1, section 5.5.2), or of decimal numbers with `ms`, `s`, `m`, `h` or
-/// `d` after each. Less than a millisecond is cut off.
+/// The milliseconds of `PnW` or `PnDTnHnMnS` (ISO 8601-1, section 5.5.2), or of decimal numbers, each followed by
+/// `ms`, `s`, `m`, `h` or `d`. Fractions of a millisecond are cut off.
 ///
 /// # Errors
-/// What is wrong with it. Months and years are refused, since they have no fixed length.
+/// See [`TextError`]. Months and years are refused, because they have no fixed length.
 pub fn parse_text(text: &str) -> Result<u64, TextError> {
     let ms = match text.strip_prefix('P') {
         Some(rest) => iso8601_ms(rest)?,
@@ -119,11 +119,12 @@ pub fn parse_text(text: &str) -> Result<u64, TextError> {
 }
 
 fn whole(ms: f64) -> Option<u64> {
-    // A part of 0.1 has no exact form: what is a millisecond but for that is one.
+    // A decimal fraction such as 0.1 has no exact binary form. The small addition corrects a result just below a
+    // whole millisecond.
     (ms.is_finite() && ms <= MAX_MS as f64).then_some((ms + 1e-6) as u64)
 }
 
-/// `rest` is what follows the `P`.
+/// `rest` is the text after the `P`.
 fn iso8601_ms(rest: &str) -> Result<f64, TextError> {
     const DATE: [(char, f64); 2] = [('W', 7.0 * DAY_MS), ('D', DAY_MS)];
     const TIME: [(char, f64); 3] = [('H', 3_600_000.0), ('M', 60_000.0), ('S', 1000.0)];
@@ -141,7 +142,7 @@ fn iso8601_ms(rest: &str) -> Result<f64, TextError> {
     Ok(iso8601_part_ms(date, &DATE)? + iso8601_part_ms(time, &TIME)?)
 }
 
-/// The units come in this order, each at most once.
+/// The units must come in this order, each at most once.
 fn iso8601_part_ms(text: &str, units: &[(char, f64)]) -> Result<f64, TextError> {
     let (mut rest, mut sum_ms, mut units) = (text, 0.0, units.iter());
     while !rest.is_empty() {
@@ -180,7 +181,7 @@ fn short_ms(text: &str) -> Result<f64, TextError> {
     Ok(sum_ms)
 }
 
-/// A decimal number with digits on both sides of its point or comma, and what follows it.
+/// Reads a decimal number with digits on both sides of its point or comma. Returns it with the remaining text.
 fn number(text: &str) -> Option<(f64, &str)> {
     let digits = |text: &str| text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let mut end = digits(text);

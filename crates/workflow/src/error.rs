@@ -100,13 +100,13 @@ impl WorkflowError {
         Self::new(ErrorKind::Runtime, detail).with_status(503)
     }
 
-    /// The same with another status.
+    /// Returns the error with another status.
     pub fn with_status(mut self, status: u16) -> Self {
         self.status = status;
         self
     }
 
-    /// The same at a task, unless it has its place already.
+    /// Returns the error at the task `path`, unless it already has a task.
     pub fn at(mut self, path: &str) -> Self {
         self.instance.get_or_insert_with(|| path.to_owned());
         self
@@ -117,7 +117,7 @@ impl WorkflowError {
         serde_json::to_value(self).unwrap_or_else(|_| json!({"type": self.kind, "status": self.status}))
     }
 
-    /// With each of its texts cut to so many bytes, or a few less.
+    /// Returns the error with each of its texts cut to at most `max_bytes` bytes.
     pub fn shortened(&self, max_bytes: usize) -> Self {
         let cut = |text: &String| text[..text.floor_char_boundary(max_bytes)].to_owned();
         Self {

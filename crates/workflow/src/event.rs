@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::program::Read;
 
-/// The type of an event that was an MQTT message of another kind.
+/// The type of an event that was created from an MQTT message.
 pub const MQTT_TYPE: &str = "mqtt.publish";
 
 /// An MQTT message that is not a CloudEvent, as one: `subject` is the topic, `data` its JSON, or its bytes in `data_base64`.
@@ -42,12 +42,12 @@ pub fn set_data(event: &mut Map<String, Value>, payload: &[u8]) {
     }
 }
 
-/// Whether a value is a CloudEvent in structured mode: it has the required attributes (specification, section 3.1).
+/// True if a value is a CloudEvent in structured mode: it has the required attributes (specification, section 3.1).
 pub fn is_cloud_event(value: &Value) -> bool {
     ["specversion", "id", "source", "type"].iter().all(|name| value.get(name).is_some_and(Value::is_string))
 }
 
-/// Whether a value has more than 2,000 parts or 64 KiB of text: to take one in, or to write one, takes a while then.
+/// True if a value has more than 2,000 parts or 64 KiB of text, so that reading or writing it takes long.
 pub fn is_large(value: &Value) -> bool {
     const PARTS: usize = 2_000;
     const TEXT_BYTES: usize = 64 << 10;
@@ -70,7 +70,7 @@ pub fn is_large(value: &Value) -> bool {
     false
 }
 
-/// What a workflow reads of an event.
+/// The part of an event that a workflow reads.
 pub fn read(event: &Value, how: Read) -> Value {
     match how {
         Read::Envelope => event.clone(),
@@ -82,7 +82,7 @@ pub fn read(event: &Value, how: Read) -> Value {
     }
 }
 
-/// Whether `value` has at least what `wanted` has.
+/// True if `value` contains at least everything in `wanted`.
 pub fn subset(wanted: &Value, value: &Value) -> bool {
     match (wanted, value) {
         (Value::Object(wanted), Value::Object(value)) => {
@@ -92,7 +92,7 @@ pub fn subset(wanted: &Value, value: &Value) -> bool {
     }
 }
 
-/// Whether an MQTT topic filter matches a topic (MQTT 5, section 4.7).
+/// True if an MQTT topic filter matches a topic (MQTT 5, section 4.7).
 pub fn topic_matches(filter: &str, topic: &str) -> bool {
     if topic.starts_with('$') && filter.starts_with(['+', '#']) {
         return false;

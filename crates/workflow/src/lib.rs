@@ -5,7 +5,7 @@
 //! Program + Event + Environment --instance--> Action, Action  (while it runs)
 //! ```
 //!
-//! Nothing here knows a socket, a clock, a function or a thread.
+//! This crate has no access to sockets, clocks, functions or threads.
 
 pub mod data;
 pub mod document;

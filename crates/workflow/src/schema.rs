@@ -77,7 +77,7 @@ pub struct Misfits(Vec<Misfit>);
 /// One place where a value does not fit a schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Misfit {
-    /// Where in the value, as a JSON pointer; empty for the value itself.
+    /// The location in the value, as a JSON pointer; empty for the value itself.
     pub pointer: String,
     /// Why it does not fit.
     pub reason: String,

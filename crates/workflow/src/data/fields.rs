@@ -1,4 +1,4 @@
-//! Fields of an object, in the order in which they were added.
+//! Fields of an object, in insertion order.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,14 +6,15 @@ use std::sync::Arc;
 use super::Data;
 use super::memory::{FIELD_BYTES, INDEX_BYTES};
 
-/// Fields up to which a search through all of them is the fastest, and the smallest.
+/// The maximum number of fields without an index. Up to this number, a linear search is the fastest and needs the
+/// least memory.
 const FEW: usize = 16;
 
 /// Keys with their values.
 #[derive(Clone, Debug, Default)]
 pub struct Fields {
     entries: Vec<(Arc<str>, Data)>,
-    /// Where the keys are, if there are more than [`FEW`].
+    /// The positions of the keys, if there are more than [`FEW`].
     #[expect(
         clippy::box_collection,
         reason = "most objects have no index, and a box is 40 bytes less of each"
@@ -22,7 +23,7 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// No fields, with room for some.
+    /// An empty object with capacity for `fields` fields.
     pub fn with_capacity(fields: usize) -> Self {
         Self { entries: Vec::with_capacity(fields), index: None }
     }
@@ -32,7 +33,7 @@ impl Fields {
         self.entries.len()
     }
 
-    /// True if there are none.
+    /// True if there are no fields.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -42,7 +43,7 @@ impl Fields {
         self.place(key).and_then(|at| self.entries.get(at)).map(|(_, value)| value)
     }
 
-    /// The field at a place in the order.
+    /// The field at a position.
     pub fn get_index(&self, at: usize) -> Option<(&Arc<str>, &Data)> {
         self.entries.get(at).map(|(key, value)| (key, value))
     }
@@ -52,7 +53,7 @@ impl Fields {
         self.entries.iter().map(|(key, value)| (key, value))
     }
 
-    /// Sets a field: in its place if the key is there, else behind all others.
+    /// Sets a field. An existing key keeps its position, a new key is appended.
     pub fn insert(&mut self, key: Arc<str>, value: Data) {
         if let Some(at) = self.place(&key) {
             if let Some(entry) = self.entries.get_mut(at) {
@@ -69,7 +70,7 @@ impl Fields {
         }
     }
 
-    /// Removes a field; those behind it move up.
+    /// Removes a field. The fields after it move up.
     pub fn remove(&mut self, key: &str) {
         if let Some(at) = self.place(key) {
             self.entries.remove(at);
@@ -80,12 +81,12 @@ impl Fields {
         }
     }
 
-    /// Releases room for more fields.
+    /// Releases spare capacity.
     pub(super) fn shrink(&mut self) {
         self.entries.shrink_to_fit();
     }
 
-    /// Memory of each field beside the text of its key and what its value points to.
+    /// Memory of each field, without the text of its key and without the memory that its value points to.
     pub(super) fn field_bytes(&self) -> u64 {
         if self.len() > FEW { FIELD_BYTES + INDEX_BYTES } else { FIELD_BYTES }
     }

@@ -1,4 +1,4 @@
-//! From and to JSON.
+//! Conversion from and to JSON.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use serde_json::Value;
 use super::{Data, Fields, Limited, MAX_DEPTH, Num, TooDeep};
 
 impl Data {
-    /// The same value.
+    /// Converts a JSON value.
     ///
     /// # Errors
-    /// It nests more than 256 levels deep.
+    /// `TooDeep` if it nests more than 256 levels deep.
     pub fn from_json(value: &Value) -> Result<Self, TooDeep> {
         from_json_at(value, 0)
     }
 
-    /// The same value.
+    /// Converts to a JSON value.
     pub fn to_json(&self) -> Value {
         match self {
             Self::Null => Value::Null,
@@ -33,14 +33,14 @@ impl Data {
         }
     }
 
-    /// The start of it as JSON, up to so many bytes.
+    /// The first `max_bytes` bytes of the value as JSON text.
     pub fn start_of_json(&self, max_bytes: usize) -> String {
         let mut text = Limited::new(max_bytes);
         let _ = self.write(&mut text);
         text.text
     }
 
-    /// JSON text as jq writes it.
+    /// Writes the value as JSON text in jq's format.
     pub(crate) fn write(&self, out: &mut impl fmt::Write) -> fmt::Result {
         match self {
             Self::Null => out.write_str("null"),

@@ -1,19 +1,19 @@
-//! A list whose clones share their items (Bagwell, Rompf 2011; as in Clojure's vectors): appending to a clone costs a
-//! path of a tree with 32 branches, not a copy of the list.
+//! A list whose clones share their items (Bagwell, Rompf 2011; as in Clojure's vectors). Appending to a clone copies
+//! one path of a tree with 32 branches per node, not the whole list.
 
 use std::sync::Arc;
 
 use super::Data;
 
 const BITS: u32 = 5;
-/// Items that lie next to one another.
+/// The number of items in one chunk. The items of a chunk are contiguous in memory.
 pub(crate) const CHUNK: usize = 1 << BITS;
 
 /// Items in order.
 #[derive(Clone, Debug, Default)]
 pub struct List {
     len: usize,
-    /// Full chunks; none before there are more than [`CHUNK`] items.
+    /// The full chunks. `None` while there are at most [`CHUNK`] items.
     root: Option<Arc<Node>>,
     /// Levels of branches above the chunks of `root`, times [`BITS`].
     shift: u32,
@@ -33,7 +33,7 @@ impl List {
         self.len
     }
 
-    /// True if there are none.
+    /// True if there are no items.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -48,7 +48,7 @@ impl List {
         self.range(0, self.len)
     }
 
-    /// The items from one index up to another, both within the list.
+    /// The items with indices from `from` (included) to `upto` (excluded).
     pub fn range(&self, from: usize, upto: usize) -> impl DoubleEndedIterator<Item = &Data> {
         let upto = upto.min(self.len);
         let chunks = (from / CHUNK)..upto.div_ceil(CHUNK);
@@ -59,7 +59,7 @@ impl List {
         })
     }
 
-    /// Puts an item behind all others.
+    /// Appends an item.
     pub(crate) fn push(&mut self, item: Data) {
         if self.tail.len() == CHUNK {
             let chunk = std::mem::take(&mut self.tail);
@@ -69,7 +69,7 @@ impl List {
         self.len += 1;
     }
 
-    /// The chunk that has the item `at`, which is in the list.
+    /// The chunk that contains the item at index `at`. The index must be within the list.
     fn chunk(&self, at: usize) -> &[Data] {
         if at >= self.len - self.tail.len() {
             return &self.tail;
@@ -87,7 +87,7 @@ impl List {
         }
     }
 
-    /// Adds a full chunk behind those of `root`; its items are the last of the list.
+    /// Appends a full chunk to `root`. Its items are the last of the list.
     fn add_chunk(&mut self, chunk: Arc<Node>) {
         let at = self.len - CHUNK;
         self.root = Some(match self.root.take() {
@@ -105,7 +105,7 @@ impl List {
     }
 }
 
-/// `chunk` below as many branches as `shift` says.
+/// Wraps `chunk` in branches, one for each level of `shift`.
 fn path(shift: u32, chunk: Arc<Node>) -> Arc<Node> {
     (0..shift / BITS).fold(chunk, |below, _| Arc::new(Node::Branch(vec![below])))
 }

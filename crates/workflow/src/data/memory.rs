@@ -1,24 +1,24 @@
-//! The memory of values: bytes of the parts that they consist of, on a machine with 64 bits. Constants, and by the number
-//! of items and not by the room there is for more, so that limits are the same wherever and however a value was made.
+//! Memory of values, in bytes, estimated from their parts for a 64-bit machine. The sizes are constants and use the
+//! number of items, not the capacity. So limits are the same on every machine, however a value was created.
 
-/// What work on an item costs, and about what its place takes.
+/// Cost of processing one item; also the approximate size of its slot.
 pub(crate) const ITEM_BYTES: u64 = 32;
 /// Bytes that the allocator adds to an allocation, on average.
 const ALLOCATION_BYTES: u64 = 8;
-/// The counts in front of what is shared.
+/// The reference counts of a shared value.
 const SHARED_BYTES: u64 = 16;
 
-/// A string beside its text.
+/// Memory of a string, without its text.
 pub(crate) const STRING_BYTES: u64 = SHARED_BYTES + ALLOCATION_BYTES;
-/// An array beside its items: [`Array`](super::Array), and the allocation of the last items.
+/// Memory of an array, without its items: [`Array`](super::Array), and the allocation of the last items.
 pub(crate) const ARRAY_BYTES: u64 = SHARED_BYTES + 64 + 2 * ALLOCATION_BYTES;
-/// The place of an item, with its part of the tree of chunks.
+/// The slot of an item, with its part of the tree of chunks.
 pub(super) const LIST_ITEM_BYTES: u64 = ITEM_BYTES + 2;
-/// An object beside its fields: [`Object`](super::Object), and their allocation.
+/// Memory of an object, without its fields: [`Object`](super::Object), and the allocation of the fields.
 pub(crate) const OBJECT_BYTES: u64 = SHARED_BYTES + 48 + 2 * ALLOCATION_BYTES;
-/// A key beside its text, and the place of it and its value.
+/// Memory of a key without its text, and of the slots of the key and its value.
 pub(super) const FIELD_BYTES: u64 = STRING_BYTES + 16 + ITEM_BYTES;
-/// The place of a key in the index of a large object. The table is between 7 in 8 and 7 in 16 full.
+/// The entry of a key in the index of a large object. The hash table is between 7/16 and 7/8 full.
 pub(super) const INDEX_BYTES: u64 = 56;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! JSON values of running workflows. Strings, lists and objects are shared: a clone costs no copy, and a list that
-//! grows by one item shares all others with the list before. Each value knows how large and how deep it is.
+//! JSON values of running workflows. Strings, lists and objects are shared: a clone copies nothing, and a list with
+//! an appended item shares all other items with the original list. Each value stores its size and its depth.
 
 mod fields;
 mod json;
@@ -17,7 +17,7 @@ pub(crate) use memory::{ARRAY_BYTES, ITEM_BYTES, OBJECT_BYTES, STRING_BYTES};
 pub(crate) use number::Limited;
 pub use number::Num;
 
-/// Levels that a value made from [`serde_json::Value`] may nest.
+/// The maximum nesting depth of a value that is converted from [`serde_json::Value`].
 const MAX_DEPTH: u32 = 256;
 
 /// A JSON value, cheap to clone.
@@ -63,7 +63,7 @@ impl Array {
         self.items.len()
     }
 
-    /// True if there are none.
+    /// True if there are no items.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -85,19 +85,19 @@ pub struct TooDeep;
 struct Extent {
     /// Memory in bytes; parts that occur several times count each time.
     bytes: u64,
-    /// 0: nothing in it nests.
+    /// Nesting depth; 0 for a value that is not nested.
     depth: u32,
-    /// It has numbers that JSON does not have.
+    /// True if the value contains numbers that JSON cannot represent.
     inexact: bool,
 }
 
 impl Extent {
-    /// Nothing but the value's own memory.
+    /// The extent of a value that has no parts yet.
     fn of(own_bytes: u64) -> Self {
         Self { bytes: own_bytes, ..Self::default() }
     }
 
-    /// Adds a part, whose place takes `place_bytes`.
+    /// Adds a part, whose slot takes `place_bytes`.
     fn add(&mut self, place_bytes: u64, value: &Data) {
         let inner = value.extent();
         self.bytes = self.bytes.saturating_add(place_bytes).saturating_add(inner.bytes);
@@ -114,14 +114,14 @@ impl Extent {
 }
 
 impl Data {
-    /// An array.
+    /// Creates an array.
     pub fn list(items: Vec<Data>) -> Self {
         let mut extent = Extent::of(ARRAY_BYTES);
         items.iter().for_each(|item| extent.add(LIST_ITEM_BYTES, item));
         Self::Arr(Arc::new(Array { items: items.into_iter().collect(), extent }))
     }
 
-    /// An object.
+    /// Creates an object.
     pub fn object_of(mut fields: Fields) -> Self {
         fields.shrink();
         let mut extent = Extent::of(OBJECT_BYTES);
@@ -130,7 +130,7 @@ impl Data {
         Self::Obj(Arc::new(Object { fields, extent }))
     }
 
-    /// `left` with the items of `right` behind its own. The cost is that of `right` alone.
+    /// `left` with the items of `right` appended. The cost depends on `right` only.
     pub(crate) fn joined(mut left: Arc<Array>, right: &Array) -> Self {
         let array = Arc::make_mut(&mut left);
         right.items.iter().for_each(|item| array.items.push(item.clone()));
@@ -138,7 +138,7 @@ impl Data {
         Self::Arr(left)
     }
 
-    /// Puts an item behind all others of an array, without a copy of them; null becomes an array of one.
+    /// Appends an item to an array, without copying the other items. Null becomes an array with one item.
     pub(crate) fn push(&mut self, item: Data) {
         match self {
             Self::Arr(array) => {
@@ -150,7 +150,7 @@ impl Data {
         }
     }
 
-    /// An object of a few fields.
+    /// Creates an object with a fixed number of fields.
     pub(crate) fn of<const N: usize>(fields: [(&str, Data); N]) -> Self {
         Self::object_of(fields.into_iter().map(|(key, value)| (Arc::from(key), value)).collect())
     }
@@ -184,18 +184,18 @@ impl Data {
         }
     }
 
-    /// Memory that it takes beside its place in what holds it, in bytes: an estimate, rather too many than too few. Parts
-    /// that occur several times count each time.
+    /// Estimated memory of the value in bytes, without its own slot in its container. The estimate is rather too high
+    /// than too low. A part that occurs several times counts each time.
     pub fn bytes(&self) -> u64 {
         self.extent().bytes
     }
 
-    /// How deep it nests: 0 for what is neither array nor object.
+    /// Nesting depth; 0 for a value that is neither an array nor an object.
     pub fn depth(&self) -> u32 {
         self.extent().depth
     }
 
-    /// True if both are the same memory, or need none.
+    /// True if both values share the same memory, or are of a type that needs no shared memory.
     pub(crate) fn is_shared_with(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Str(left), Self::Str(right)) => Arc::ptr_eq(left, right),
@@ -206,7 +206,7 @@ impl Data {
         }
     }
 
-    /// True if both are the same JSON text: 1 is not 1.0, and fields have an order.
+    /// True if both values have the same JSON text: 1 differs from 1.0, and the order of fields counts.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Null, Self::Null) => true,
@@ -229,7 +229,8 @@ impl Data {
         }
     }
 
-    /// The value with numbers as JSON has them: NaN and infinite ones become null, whole ones beyond 64 bits lose digits.
+    /// Returns the value with only numbers that JSON can represent: NaN and infinite numbers become null, whole
+    /// numbers beyond 64 bits lose digits.
     pub(crate) fn exact(self) -> Self {
         if !self.extent().inexact {
             return self;

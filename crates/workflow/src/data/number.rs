@@ -1,17 +1,17 @@
-//! jq's numbers: whole ones and floating-point ones, with whole ones kept exact.
+//! jq's numbers: integers, which are exact, and floating-point numbers.
 
 use std::cmp::Ordering;
 use std::fmt::{self, Write as _};
 
 use serde_json::Value;
 
-/// A number. Sums, differences, products and remainders of whole numbers are whole (or floating-point beyond
-/// 127 bits); quotients never are.
+/// A number. Sums, differences, products and remainders of integers are integers (floating-point beyond 127 bits).
+/// Quotients are always floating-point.
 #[derive(Clone, Copy, Debug)]
 pub enum Num {
-    /// A whole number.
+    /// An integer.
     Int(i128),
-    /// Any other.
+    /// Any other number.
     Float(f64),
 }
 
@@ -26,7 +26,7 @@ impl Num {
         }
     }
 
-    /// Reads a number as jq and JSON write it.
+    /// Reads a number in the syntax of jq and JSON.
     pub(crate) fn parse(text: &str) -> Self {
         match text.parse() {
             Ok(int) => Self::Int(int),
@@ -41,7 +41,8 @@ impl Num {
         }
     }
 
-    /// As JSON, if JSON has it exactly: neither NaN, nor infinite, nor a whole number beyond 64 bits.
+    /// The number as JSON, if JSON represents it exactly. `None` for NaN, infinite numbers and integers beyond 64
+    /// bits.
     pub(crate) fn exact_json(self) -> Option<Value> {
         match self {
             Self::Int(int) => {
@@ -51,7 +52,7 @@ impl Num {
         }
     }
 
-    /// As JSON has it: whole numbers beyond 64 bits lose digits. None: NaN and infinite ones.
+    /// The number as JSON represents it: integers beyond 64 bits lose digits. `None` for NaN and infinite numbers.
     pub(crate) fn exact(self) -> Option<Self> {
         match self {
             Self::Int(int) if i64::try_from(int).is_err() && u64::try_from(int).is_err() => {
@@ -69,7 +70,7 @@ impl Num {
         }
     }
 
-    /// As JSON: what is not a number or infinite is null, and whole numbers beyond 64 bits lose digits.
+    /// The number as JSON: NaN and infinite numbers become null, integers beyond 64 bits lose digits.
     pub(crate) fn json(self) -> Value {
         self.exact_json().unwrap_or_else(|| {
             serde_json::Number::from_f64(self.float()).map_or(Value::Null, Value::Number)
@@ -92,7 +93,7 @@ impl Num {
         Self::Float(self.float() / other.float())
     }
 
-    /// None: a whole number by 0.
+    /// The remainder. `None` if an integer is divided by 0.
     pub(crate) fn rem(self, other: Self) -> Option<Self> {
         if let (Self::Int(_), Self::Int(0)) = (self, other) {
             return None;
@@ -120,7 +121,7 @@ impl Num {
         }
     }
 
-    /// jq's order: NaN is below every number, itself too.
+    /// jq's order: NaN is below every number, including NaN.
     pub(crate) fn order(self, other: Self) -> Ordering {
         match (self, other) {
             (Self::Int(left), Self::Int(right)) => left.cmp(&right),
@@ -135,14 +136,15 @@ impl Num {
         }
     }
 
-    /// The place in something of `len` items: from the end if below 0. None: outside, or no whole number.
+    /// The index in a sequence of `len` items; a negative number counts from the end. `None` if it is out of range or
+    /// not an integer.
     pub(crate) fn place(self, len: usize) -> Option<usize> {
         let Self::Int(int) = self else { return None };
         let at = if int < 0 { int + len as i128 } else { int };
         usize::try_from(at).ok().filter(|at| *at < len)
     }
 
-    /// A slice's end in something of `len` items, brought inside. None: no whole number.
+    /// The end of a slice in a sequence of `len` items, clamped to its range. `None` if it is not an integer.
     pub(crate) fn bound(self, len: usize) -> Option<usize> {
         let Self::Int(int) = self else { return None };
         let at = if int < 0 { int.saturating_add(len as i128) } else { int };
@@ -172,7 +174,7 @@ impl fmt::Display for Num {
             Self::Float(float) if *float == f64::INFINITY => out.write_str("Infinity"),
             Self::Float(float) if *float == f64::NEG_INFINITY => out.write_str("-Infinity"),
             Self::Float(float) => match serde_json::Number::from_f64(*float) {
-                // Large ones as jaq has them: `1e16`, not `1e+16`.
+                // Large numbers in jaq's format: `1e16`, not `1e+16`.
                 Some(number) => out.write_str(&number.to_string().replace("e+", "e")),
                 None => Ok(()),
             },
@@ -180,7 +182,8 @@ impl fmt::Display for Num {
     }
 }
 
-/// Text that takes no more than so many bytes, and then gives an error: ends the writing of a large value.
+/// A text buffer with a maximum length in bytes. A write beyond it returns an error, which stops the writing of a
+/// large value.
 pub(crate) struct Limited {
     pub(crate) text: String,
     limit_bytes: usize,
@@ -191,7 +194,7 @@ impl Limited {
         Self { text: String::new(), limit_bytes }
     }
 
-    /// What was written, with `…` if not all of `shown` went in.
+    /// The text of `shown`, cut at `limit_bytes`; `…` marks the cut.
     pub(crate) fn of(limit_bytes: usize, shown: &dyn fmt::Display) -> String {
         let mut limited = Self::new(limit_bytes);
         if write!(limited, "{shown}").is_err() {

@@ -1,36 +1,36 @@
-//! What is wrong with a definition, with the place and the remedy.
+//! Problems of a definition, each with its place and the remedy.
 
 use std::fmt;
 
 use super::Place;
 
-/// More problems than this are counted, not shown.
+/// Maximum number of problems in a message. Further problems are only counted.
 const SHOWN: usize = 20;
 
-/// A definition that can't be used, with everything that is wrong with it in the order of the text.
+/// A definition that cannot be used, with all of its problems in the order of the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", Report(self))]
 pub struct DefinitionError {
     /// The file's name as the caller gave it.
     pub file: String,
-    /// What is wrong; never empty.
+    /// The problems; never empty.
     pub problems: Vec<Problem>,
 }
 
-/// One thing that is wrong with a definition.
+/// One problem of a definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where.
+    /// The location.
     pub place: Place,
-    /// What.
+    /// The problem.
     pub message: String,
-    /// What to do about it.
+    /// The remedy.
     pub help: Option<String>,
     /// The line of the text.
     source: String,
 }
 
-/// Collects what is wrong while a definition is read.
+/// Collects the problems of a definition while it is read.
 #[derive(Debug, Default)]
 pub struct Problems {
     found: Vec<(Place, String, Option<String>)>,

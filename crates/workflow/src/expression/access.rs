@@ -10,18 +10,19 @@ use super::meter::{self, Stop};
 use super::value::V;
 use crate::data::{Fields, Num};
 
-/// What jq text can see of the end of an evaluation; [`meter::stopped`] has the reason.
+/// The error that jq text sees when the evaluation is stopped. [`meter::stopped`] has the reason.
 pub(super) fn ended(_: Stop) -> Error<V> {
     Error::new(V::Null)
 }
 
-/// The value, or null if the evaluation is at its end: where jaq takes no error. The next step ends it.
+/// The value, or null if the evaluation was stopped, for places where jaq accepts no error. The next step returns the
+/// error.
 fn or_null(value: Result<V, Stop>) -> V {
     value.unwrap_or_default()
 }
 
 impl V {
-    /// Some(None): nothing there.
+    /// `Some(None)`: there is no value at the index.
     pub(super) fn index_opt(&self, index: &Self) -> ValR<Option<V>, V> {
         Ok(match (self, index) {
             (V::Null, _) => None,
@@ -40,7 +41,7 @@ impl V {
         })
     }
 
-    /// Where `wanted` is in it.
+    /// The positions at which `wanted` occurs.
     pub(super) fn indices(&self, wanted: &Self) -> ValR<V> {
         let cost = self.bytes().saturating_mul(4 + wanted.bytes() / 16);
         meter::work(cost).map_err(ended)?;
@@ -93,7 +94,7 @@ impl V {
     }
 }
 
-/// The bytes at which characters `from` to `upto` of `text` start.
+/// The byte offsets of the characters `from` and `upto` of `text`.
 pub(super) fn char_bytes(text: &str, from: usize, upto: usize) -> (usize, usize) {
     let byte = |place| text.char_indices().nth(place).map_or(text.len(), |(at, _)| at);
     (byte(from), byte(upto))
@@ -134,7 +135,7 @@ impl jaq_core::ValT for V {
             V::Obj(object) => object.fields().len(),
             _ => return once(Err(not_iterable(self))),
         };
-        // By number, for the items stay where they are.
+        // By index, because the items stay in the array.
         Box::new((0..len).map(move |at| {
             let item = match &self {
                 V::Arr(array) => array.items().get(at),
@@ -306,7 +307,7 @@ impl jaq_std::ValT for V {
 
     fn as_bytes(&self) -> Option<&[u8]> {
         match self {
-            // A function that asks for the bytes walks them.
+            // A function that reads the bytes visits all of them, so this counts as work.
             V::Str(text) if meter::work(text.len() as u64).is_ok() => Some(text.as_bytes()),
             _ => None,
         }

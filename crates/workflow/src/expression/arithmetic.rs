@@ -35,7 +35,7 @@ impl Sub for V {
         match (&self, &other) {
             (V::Num(left), V::Num(right)) => Ok(V::Num(left.sub(*right))),
             (V::Arr(left), V::Arr(right)) => {
-                // All comparisons beforehand, since a set cannot stop in the middle.
+                // Counts all comparisons before the work, because building the set cannot be interrupted.
                 let levels = u64::from(u64::BITS - (right.items().len() as u64).leading_zeros()) + 1;
                 meter::work((self.bytes() + other.bytes()).saturating_mul(levels)).map_err(ended)?;
                 let out: std::collections::BTreeSet<&V> = right.items().iter().collect();
@@ -70,7 +70,7 @@ fn repeat(text: &Arc<str>, times: i128) -> Result<V, Stop> {
         return Ok(V::Str(text.clone()));
     }
     let times = usize::try_from(times).unwrap_or(usize::MAX);
-    // Before it comes to be.
+    // Checks the size before the string is created.
     meter::string(text.len().saturating_mul(times))?;
     V::string(text.repeat(times))
 }

@@ -10,11 +10,11 @@ use super::native::Node;
 use super::source::{self, Wrong};
 use super::{cost, library, lower, tree};
 
-/// The native form if there is one; the interpreted form, compiled now if there is no native one; the quick bytes (see
-/// [`cost`]).
+/// The native form, if there is one; the interpreted form, which is compiled now only if there is no native form; the
+/// quick bytes (see [`cost`]).
 type Forms = (Option<Node>, OnceLock<Option<Interpreted>>, u64);
 
-/// Compiles the tree of `text`. `variables`: the names that may be used, without `$`.
+/// Compiles the parsed tree of `text`. `variables`: the available names, without `$`.
 pub(super) fn compile(text: &str, term: Term<&str>, variables: &[&str]) -> Result<Forms, Wrong> {
     refuse(text, &term)?;
     let quick_bytes = cost::quick_bytes(&term);
@@ -33,7 +33,7 @@ pub(super) fn compile(text: &str, term: Term<&str>, variables: &[&str]) -> Resul
     }
 }
 
-/// Err: it calls a function or reads a variable that is left out on purpose.
+/// Returns an error if the expression calls a function or reads a variable that is excluded on purpose.
 fn refuse(text: &str, term: &Term<&str>) -> Result<(), Wrong> {
     let mut refused = None;
     tree::visit(term, &mut |inner| {

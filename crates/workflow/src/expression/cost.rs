@@ -7,11 +7,11 @@ use jaq_core::path::{Part, Path};
 
 use super::tree;
 
-/// Data with which an expression without iterations takes less than a millisecond, in bytes.
+/// The size of data, in bytes, with which an expression without iterations takes less than a millisecond.
 pub(crate) const LINEAR_BYTES: u64 = 256 << 10;
-/// The same with one iteration over the data.
+/// The same for an expression with one iteration over the data.
 const ITEMS_BYTES: u64 = 32 << 10;
-/// The same with an iteration in another.
+/// The same for an expression with nested iterations.
 const PAIRS_BYTES: u64 = 4 << 10;
 
 /// Functions whose work is linear in their input.
@@ -89,7 +89,7 @@ const PLAIN: &[&str] = &[
     "strptime",
     "reverse",
 ];
-/// Functions that go through the items of something.
+/// Functions that iterate over items.
 const ITERATES: &[&str] = &[
     "map",
     "add",
@@ -126,7 +126,7 @@ const ITERATES: &[&str] = &[
     "pick",
 ];
 
-/// Bytes of data with which `term` is evaluated within about a millisecond; 0 if that cannot be said.
+/// The size of data, in bytes, with which `term` takes at most about a millisecond; 0 if it cannot be estimated.
 pub(super) fn quick_bytes(term: &Term<&str>) -> u64 {
     let mut iterations = 0;
     let mut unknown = false;
@@ -140,7 +140,7 @@ pub(super) fn quick_bytes(term: &Term<&str>) -> u64 {
         Term::Path(_, Path(parts)) => {
             iterations += parts.iter().filter(|(part, _)| matches!(part, Part::Range(None, None))).count();
         }
-        // A string that is repeated may become large, and lists are compared item by item.
+        // A repeated string may become large, and the difference of lists compares all items.
         Term::BinOp(left, BinaryOp::Math(Math::Mul), right) => {
             unknown |= !(is_number(left) || is_number(right))
         }
@@ -158,7 +158,7 @@ pub(super) fn quick_bytes(term: &Term<&str>) -> u64 {
     }
 }
 
-/// A number up to 1,000, or what can only be one.
+/// True for a number up to 1,000, and for a term that can only be such a number.
 fn is_number(term: &Term<&str>) -> bool {
     match term {
         Term::Num(text) => text.parse::<f64>().is_ok_and(|number| number <= 1_000.0),

@@ -5,21 +5,21 @@ use std::fmt;
 use super::meter::Stop;
 use crate::data::Limited;
 
-/// What a message shows of an expression, in bytes.
+/// Maximum length of an expression in a message, in bytes.
 const EXCERPT_BYTES: usize = 80;
 
 /// Text that is not an expression.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpressionError {
-    /// What is wrong.
+    /// The fault.
     pub message: String,
-    /// Where, in bytes from the start of `text`.
+    /// The position, in bytes from the start of `text`.
     pub offset: usize,
     /// The text as it was given.
     pub text: String,
 }
 
-/// Why an expression has no value. Messages show at most 100 bytes of the data.
+/// The reason why an expression has no value. Messages show at most 100 bytes of the data.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EvalError {
     /// An error of jq's, or `error(…)`.
@@ -27,7 +27,7 @@ pub enum EvalError {
     Failed {
         /// The start of the expression.
         expression: String,
-        /// What went wrong.
+        /// The error.
         message: String,
     },
     /// It has more than one output.
@@ -36,13 +36,13 @@ pub enum EvalError {
         /// The start of the expression.
         expression: String,
     },
-    /// It did not end within a limit.
+    /// It exceeded a limit of the evaluation.
     #[error("an expression may take {limit} and this one takes more")]
     Budget {
         /// The limit, with its unit.
         limit: &'static str,
     },
-    /// A value became too large, or came too large.
+    /// A value, created or received, is too large.
     #[error("{what} has more than {limit}")]
     TooLarge {
         /// What is too large.

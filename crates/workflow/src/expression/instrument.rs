@@ -7,21 +7,21 @@ use jaq_core::path::{Part, Path};
 
 use super::tree;
 
-/// Passes its input on and counts a step. jq text cannot have this name.
+/// Passes its input on and counts a step. This name is not valid in jq text.
 pub(super) const TICK: &str = "!tick";
 
-/// As [`TICK`], in a function that can pass functions to itself, each within the next.
+/// Like [`TICK`], for a function that can pass functions to itself, which nests them.
 pub(super) const TICK_CHAIN: &str = "!tick_chain";
 
-/// Charges the cost of a regular expression. jq text cannot have this name.
+/// Counts the cost of a regular expression. This name is not valid in jq text.
 pub(super) const REGEX_COST: &str = "!regex_cost";
 
-/// The functions on regular expressions that all others are made of, and what is called instead: they have
-/// no limit of their own.
+/// The basic functions on regular expressions, which all others use, and their replacements. The originals have no
+/// limits.
 pub(super) const REGEX: [(&str, &str); 3] =
     [("matches", "!matches"), ("split_matches", "!split_matches"), ("split_", "!split_")];
 
-/// Functions whose time zone would come from the machine, and those that stand for them.
+/// Functions that would use the time zone of the machine, and their replacements.
 const UTC: [(&str, &str); 2] = [("localtime", "gmtime"), ("strflocaltime", "strftime")];
 
 /// `def` with step counting.
@@ -36,14 +36,14 @@ pub(super) fn definition(def: Def<&str>) -> Def<&str> {
     Def { name: def.name, args: def.args, body: pipe(step, term(def.body)) }
 }
 
-/// `to`, which counts the cost and calls `from`.
+/// Defines `to`, which counts the cost and calls `from`.
 pub(super) fn regex(from: &'static str, to: &'static str) -> Def<&'static str> {
     let (pattern, flags) = (|| Term::Var("$pattern"), || Term::Var("$flags"));
     let body = pipe(Term::Call(REGEX_COST, vec![pattern()]), Term::Call(from, vec![pattern(), flags()]));
     Def { name: to, args: vec!["$pattern", "$flags"], body }
 }
 
-/// `source` with steps in it.
+/// Returns `source` with step counting.
 pub(super) fn term<'s>(source: Term<&'s str>) -> Term<&'s str> {
     let boxed = |inner: Box<Term<&'s str>>| Box::new(term(*inner));
     match source {
@@ -58,7 +58,7 @@ pub(super) fn term<'s>(source: Term<&'s str>) -> Term<&'s str> {
         Term::BinOp(left, BinaryOp::Comma, right) => {
             let mut items = Vec::new();
             flatten(Term::BinOp(left, BinaryOp::Comma, right), &mut items);
-            // Before each, not behind all: what comes last stays a tail call.
+            // The step comes before each item, not after the list, so that the last item stays a tail call.
             balanced(items.into_iter().map(|item| pipe(tick(), term(item))).collect())
         }
         Term::BinOp(left, BinaryOp::Pipe(Some(bound)), right) => {
@@ -96,7 +96,7 @@ pub(super) fn term<'s>(source: Term<&'s str>) -> Term<&'s str> {
     }
 }
 
-/// The items of `a, b, c`, from left to right, without recursing: there may be thousands.
+/// The items of `a, b, c`, from left to right. Not recursive, because there may be thousands of items.
 pub(super) fn flatten<'s>(list: Term<&'s str>, items: &mut Vec<Term<&'s str>>) {
     let mut left = vec![list];
     while let Some(next) = left.pop() {
@@ -110,7 +110,7 @@ pub(super) fn flatten<'s>(list: Term<&'s str>, items: &mut Vec<Term<&'s str>>) {
     }
 }
 
-/// `a, b, c, d` as `(a, b), (c, d)`: as deep as the logarithm of its length.
+/// Converts `a, b, c, d` to `(a, b), (c, d)`. The depth is the logarithm of the number of items.
 fn balanced(mut items: Vec<Term<&str>>) -> Term<&str> {
     while items.len() > 1 {
         let mut pairs = Vec::with_capacity(items.len().div_ceil(2));

@@ -1,4 +1,4 @@
-//! Expressions run by jaq, with steps counted and values limited.
+//! Expressions that jaq evaluates, with step counting and limits on values.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use super::value::V;
 use super::variables::Variables;
 use super::{instrument, native, tree};
 
-/// The function that the whole text becomes.
+/// The name of the function that contains the whole text.
 const MAIN: &str = "main";
 
 /// jq text that is compiled for jaq, with step counting.
@@ -26,13 +26,13 @@ pub(super) struct Interpreted {
 /// An undefined name in jq text.
 pub(super) struct Undefined {
     pub(super) name: String,
-    /// Where it is in memory: within the text.
+    /// Its address in memory, within the text.
     pub(super) address: usize,
     pub(super) kind: jaq_core::compile::Undefined,
 }
 
 impl Interpreted {
-    /// `variables`: the names that may be used, without `$`.
+    /// Compiles `term`. `variables`: the available names, without `$`.
     pub(super) fn compile(term: Term<&str>, variables: &[&str]) -> Result<Self, Vec<Undefined>> {
         let mut called = tree::calls(&term);
         let mut used = BTreeSet::new();
@@ -69,7 +69,7 @@ impl Interpreted {
         Ok(Self { filter, variables: used })
     }
 
-    /// The one output. None: there is none. The meter runs already.
+    /// The single output; `None` if there is no output. The caller has started the meter.
     pub(super) fn eval(
         &self,
         source: &str,

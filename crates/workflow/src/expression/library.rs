@@ -1,4 +1,5 @@
-//! The functions that jq text may call: jaq's, with steps in them, and those that see values from inside.
+//! The functions that jq text may call: jaq's functions, with step counting, and functions that access the internals
+//! of values.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -16,7 +17,7 @@ use super::tree;
 use super::value::{self, V};
 use crate::data::Num;
 
-/// Says that jaq runs on our values.
+/// Configures jaq to use this module's values.
 pub(super) struct JaqData;
 
 impl DataT for JaqData {
@@ -24,7 +25,7 @@ impl DataT for JaqData {
     type Data<'a> = &'a Lut<Self>;
 }
 
-/// Functions that are left out on purpose, and why.
+/// Functions that are excluded on purpose, with the reason.
 pub(super) const REFUSED: [(&str, &str); 14] = [
     ("env", "an expression sees no environment"),
     ("input", "an expression has one input, `.`"),
@@ -42,7 +43,7 @@ pub(super) const REFUSED: [(&str, &str); 14] = [
     ("modulemeta", "there are no modules"),
 ];
 
-/// Functions of jaq's that are not passed on: they reach outside, or are inner parts of refused ones.
+/// Functions of jaq that are not available: they access the environment, or are internal parts of excluded functions.
 const DROPPED: [&str; 11] = [
     "env",
     "now",
@@ -67,12 +68,12 @@ def INDEX(list; key): reduce list as $item ({}; . + {($item | key | tostring): $
 def INDEX(key): INDEX(.[]; key);
 "#;
 
-/// The definitions in jq that `called` needs, in order.
+/// The definitions, in jq, of the functions that `called` needs, in order.
 pub(super) fn definitions(called: &BTreeSet<String>) -> Vec<Def<&'static str>> {
     let all = all();
     let mut wanted: BTreeSet<&str> = called.iter().map(String::as_str).collect();
     let mut kept = Vec::new();
-    // A definition calls only itself and those before it.
+    // A definition calls only itself and earlier definitions.
     for (def, calls) in all.iter().rev() {
         if wanted.contains(def.name) {
             wanted.extend(calls.iter().map(String::as_str));
@@ -112,7 +113,7 @@ pub(super) fn natives() -> impl Iterator<Item = Fun<JaqData>> {
 }
 
 fn counted<'a>(passed: Result<(), Stop>) -> Result<(), Exn<'a, V>> {
-    // Not an error, which `try` would catch, but the end.
+    // `try` can catch an error. The halt cannot be caught.
     passed.map_err(|_| Exn::halt(1))
 }
 
@@ -122,7 +123,7 @@ fn ours() -> impl Iterator<Item = Fun<JaqData>> {
         ($tick:path) => {
             Native::<JaqData>::new(|cv| box_once(counted($tick()).map(|()| cv.1)))
                 .with_paths(|cv| {
-                    // Values are no deeper, so only what is null all along has longer paths.
+                    // Values are not deeper, so longer paths lead only through null.
                     let passed = match cv.1.1.iter().nth(meter::DEPTH as usize) {
                         Some(_) => Err(meter::stop(Stop::Depth)),
                         None => $tick(),
@@ -173,7 +174,7 @@ fn ours() -> impl Iterator<Item = Fun<JaqData>> {
         .chain([(TICK, v(0), native!(meter::tick)), (TICK_CHAIN, v(0), native!(meter::tick_chain))])
 }
 
-/// As jaq's, which goes on comparing when the steps are used up.
+/// Like jaq's functions. jaq's own functions continue to compare after the steps are used up.
 fn sorting() -> [Fun<JaqData>; 5] {
     let by = || -> Box<[Bind]> { Box::new([Bind::Fun(())]) };
     [
@@ -216,7 +217,7 @@ fn items_of(value: &V) -> Result<Vec<V>, Error<V>> {
     }
 }
 
-/// The items in the order of what a function makes of them, with that.
+/// The items with their sort keys, sorted by key.
 fn keyed<'a>(mut cv: Cv<'a, JaqData>) -> Result<Vec<(Vec<V>, V)>, Exn<'a, V>> {
     let (by, context) = cv.0.pop_fun();
     let mut keyed = Vec::new();
@@ -228,7 +229,7 @@ fn keyed<'a>(mut cv: Cv<'a, JaqData>) -> Result<Vec<(Vec<V>, V)>, Exn<'a, V>> {
     value::sort(keyed, |(left, _), (right, _)| same_or(left, right)).map_err(|_| Exn::halt(1))
 }
 
-/// The order of two keys of several values each.
+/// The order of two sort keys, each with several values.
 fn same_or(left: &[V], right: &[V]) -> Result<std::cmp::Ordering, Stop> {
     for (left, right) in left.iter().zip(right) {
         let order = left.order(right)?;
@@ -260,7 +261,7 @@ fn grouped<'a>(items: Vec<(Vec<V>, V)>) -> ValX<'a, V> {
     Ok(V::array(groups).map_err(ended)?)
 }
 
-/// Where `wanted` is in sorted items; if it is not there, -1 minus where it would be.
+/// The index of `wanted` in sorted items. If it does not exist, -1 minus the index at which it would be inserted.
 fn search(items: &crate::data::List, wanted: &V) -> Result<isize, Stop> {
     let (mut from, mut upto) = (0, items.len());
     while from < upto {
@@ -289,7 +290,7 @@ pub(super) fn length(value: &V) -> ValR<V> {
     }
 }
 
-/// As jaq's, which makes all items before any is counted.
+/// Like jaq's function, which creates all items before any is counted.
 fn explode(value: &V) -> ValR<V> {
     let V::Str(text) = value else { return Err(Error::typ(value.clone(), "string")) };
     let len = text.chars().count();

@@ -1,4 +1,4 @@
-//! From parsed jq text to [`Node`], if it has only what a node can be.
+//! Converts parsed jq text to a [`Node`], if all of its parts have a native form.
 
 use jaq_core::load::lex::StrPart;
 use jaq_core::load::parse::{BinaryOp, Term};
@@ -8,8 +8,8 @@ use super::native::{Access, Call, Node, Step};
 use super::value::V;
 use crate::data::Num;
 
-/// `term` as a node. `variables`: the names that may be used, without `$`. None: jaq must run it, or say what
-/// is wrong with it.
+/// Returns `term` as a node. `variables`: the available names, without `$`. `None`: jaq must run it, or report the
+/// error.
 pub(super) fn lower(term: &Term<&str>, variables: &[&str]) -> Option<Node> {
     let node = |inner: &Term<&str>| lower(inner, variables);
     let boxed = |inner: &Term<&str>| node(inner).map(Box::new);

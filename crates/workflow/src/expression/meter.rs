@@ -9,46 +9,47 @@ use std::cell::Cell;
 
 /// Steps of one evaluation: outputs of generators, calls of functions and work on values.
 pub(super) const STEPS: u64 = 250_000;
-/// What one evaluation may allocate in all, freed or not, in bytes.
+/// The maximum sum of all allocations of one evaluation, freed or not, in bytes.
 pub(super) const ALLOCATED_BYTES: u64 = 128 << 20;
-/// An evaluation may allocate so many times the largest value that it may make.
+/// Ratio of the maximum sum of allocations to the maximum size of a value.
 const MADE_SHARE: u64 = 4;
-/// The longest string, in bytes.
+/// The maximum length of a string, in bytes.
 pub(super) const STRING_BYTES: usize = 16 << 20;
 /// The maximum of items of an array and of keys of an object.
 pub(super) const ITEMS: usize = 1_000_000;
-/// The largest value, with what it has several times counted as often, in bytes.
+/// The maximum size of a value, in bytes. A part that occurs several times counts each time.
 pub(super) const VALUE_BYTES: u64 = 64 << 20;
-/// The deepest a value may nest.
+/// The maximum nesting depth of a value.
 pub(super) const DEPTH: u32 = 256;
-/// The stack that one evaluation may use, in bytes. A thread has 2 MiB, and what is between two looks at it
-/// needs some too.
+/// The maximum stack of one evaluation, in bytes. A thread has 2 MiB. The rest is a reserve for the code that runs
+/// between two checks.
 pub(super) const STACK_BYTES: usize = 1 << 20;
 
-/// Calls of functions that call themselves with functions as arguments, and keys in a path. Each is one more
-/// link in a chain that jaq frees link by link, on the stack.
+/// Maximum number of calls of functions that call themselves with functions as arguments, and of keys in a path. Each
+/// adds a link to a chain that jaq frees recursively, on the stack.
 pub(super) const CHAIN: u32 = 3_000;
 
 /// Bytes of work on values that count as one step.
 const BYTES_PER_STEP: u64 = 64;
 
-/// The time and the memory of one evaluation.
+/// The time and the memory limit of one evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// What jq's `now` gives, in milliseconds since the Unix epoch.
+    /// The result of jq's `now`, in milliseconds since the Unix epoch.
     pub now_unix_ms: u64,
-    /// The largest value that it may make, in bytes; no more than the limits for all: 16 MiB for a string, 64 MiB for any other.
+    /// The maximum size of a value that it creates, in bytes. The general limits also apply: 16 MiB for a string, 64
+    /// MiB for any other value.
     pub memory_bytes: u64,
 }
 
 impl Bounds {
-    /// With the limits for all.
+    /// With the general limits only.
     pub fn at(now_unix_ms: u64) -> Self {
         Self { now_unix_ms, memory_bytes: u64::MAX }
     }
 }
 
-/// Why an evaluation was ended.
+/// The reason why an evaluation was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
     /// The steps are used up.
@@ -57,15 +58,15 @@ pub(super) enum Stop {
     Stack,
     /// Functions call themselves with functions as arguments too often.
     Chain,
-    /// It allocated too much in all.
+    /// The sum of its allocations is too large.
     Allocated,
     /// It needs more memory than its instance may hold.
     Memory,
     /// A string is too long.
     StringBytes,
-    /// An array or an object is too long.
+    /// An array or an object has too many items.
     Items,
-    /// A value is too large in all.
+    /// A value is too large, with all of its parts.
     ValueBytes,
     /// A value nests too deeply.
     Depth,
@@ -79,7 +80,7 @@ struct Meter {
     steps: Cell<u64>,
     chain: Cell<u32>,
     bytes: Cell<u64>,
-    /// The largest value, in bytes, if that is less than the limits for all.
+    /// The maximum size of a value, in bytes, if it is below the general limit.
     value_bytes: Cell<u64>,
     stack_base: Cell<usize>,
     stop: Cell<Option<Stop>>,
@@ -129,17 +130,17 @@ pub(super) fn start(bounds: Bounds) {
     });
 }
 
-/// What ended the evaluation, if something did. It stays until the next [`start`].
+/// The reason why the evaluation was stopped, if it was. It stays until the next [`start`].
 pub(super) fn stopped() -> Option<Stop> {
     METER.with(|meter| meter.stop.get())
 }
 
-/// The time that `now` gives.
+/// The result of `now`.
 pub(super) fn now_unix_ms() -> u64 {
     METER.with(|meter| meter.now_unix_ms.get())
 }
 
-/// Ends the evaluation; the first reason stays.
+/// Stops the evaluation. The first reason is kept.
 pub(super) fn stop(why: Stop) -> Stop {
     METER.with(|meter| match meter.stop.get() {
         Some(first) => first,
@@ -150,7 +151,7 @@ pub(super) fn stop(why: Stop) -> Stop {
     })
 }
 
-/// Counts one step and looks at the stack.
+/// Counts one step and checks the stack.
 pub(super) fn tick() -> Result<(), Stop> {
     METER.with(|meter| {
         if meter.stack_base.get().abs_diff(stack_address()) > STACK_BYTES {
@@ -160,7 +161,7 @@ pub(super) fn tick() -> Result<(), Stop> {
     })
 }
 
-/// As [`tick`], and counts a link of the chain.
+/// Like [`tick`], and also counts a link of the chain.
 pub(super) fn tick_chain() -> Result<(), Stop> {
     tick()?;
     METER.with(|meter| match meter.chain.get().checked_sub(1) {
@@ -182,8 +183,8 @@ pub(super) fn allocate(bytes: u64) -> Result<(), Stop> {
     allocate_with(0, bytes)
 }
 
-/// Counts an allocation of `bytes` for what a value has in it, and of `own_bytes` for the value itself. The latter are no
-/// work.
+/// Counts an allocation: `bytes` for the contents of a value, `own_bytes` for the value itself. Only `bytes` counts
+/// as work.
 pub(super) fn allocate_with(own_bytes: u64, bytes: u64) -> Result<(), Stop> {
     METER.with(|meter| {
         let Some(left) = meter.bytes.get().checked_sub(own_bytes.saturating_add(bytes)) else {
@@ -195,12 +196,12 @@ pub(super) fn allocate_with(own_bytes: u64, bytes: u64) -> Result<(), Stop> {
     })
 }
 
-/// Whether a string may have so many bytes.
+/// Checks that a string may have `bytes` bytes.
 pub(super) fn string(bytes: usize) -> Result<(), Stop> {
     if bytes > STRING_BYTES { Err(stop(Stop::StringBytes)) } else { value_within(bytes as u64) }
 }
 
-/// Whether a value may have so many bytes.
+/// Checks that a value may have `bytes` bytes.
 pub(super) fn value(bytes: u64) -> Result<(), Stop> {
     if bytes > VALUE_BYTES { Err(stop(Stop::ValueBytes)) } else { value_within(bytes) }
 }
@@ -220,7 +221,7 @@ fn steps(meter: &Meter, count: u64) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Roughly where the stack is: a local variable's address.
+/// The approximate position of the stack: the address of a local variable.
 #[inline(never)]
 fn stack_address() -> usize {
     let here = 0u8;

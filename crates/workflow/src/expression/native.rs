@@ -1,5 +1,5 @@
-//! Expressions with exactly one output or none, evaluated without an interpreter: nearly all that a workflow has. They
-//! mean what jaq makes of the same text, and use its operators on values ([`super::access`], [`super::arithmetic`]).
+//! Expressions with at most one output, evaluated without an interpreter: nearly all expressions of workflows. Their
+//! results are those of jaq, and they use the same operators on values ([`super::access`], [`super::arithmetic`]).
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use super::value::V;
 use super::variables::Variables;
 use crate::data::{Fields, Limited, Num};
 
-/// What a message shows of what went wrong, in bytes.
+/// Maximum length of the error text in a message, in bytes.
 const MESSAGE_BYTES: usize = 100;
 
-/// An expression that needs no jaq.
+/// An expression that runs without jaq.
 #[derive(Debug)]
 pub(super) enum Node {
     /// `.`
@@ -88,7 +88,7 @@ pub(super) enum Call {
 pub(super) enum End {
     /// It has no output.
     Empty,
-    /// What is wrong, with no more of the data than a little.
+    /// The error text, which contains only a short part of the data.
     Error(String),
     /// A limit.
     Stop(Stop),
@@ -206,15 +206,15 @@ impl Node {
     }
 }
 
-/// Both values. As jq pairs all outputs of one with all of the other, no output of either is none of the pair,
-/// even if the other is an error.
+/// Both values. jq combines every output of one side with every output of the other. If one side has no output, the
+/// pair has none, even if the other side is an error.
 fn both(left: &Node, right: &Node, input: &V, variables: &dyn Variables) -> Result<(V, V), End> {
     let left = present(left.eval(input, variables))?;
     let right = present(right.eval(input, variables))?;
     Ok((left?, right?))
 }
 
-/// The outer error: no output, or the end of all.
+/// Outer error: no output, or the end of the evaluation.
 fn present<T>(output: Result<T, End>) -> Result<Result<T, End>, End> {
     match output {
         Ok(value) => Ok(Ok(value)),
@@ -268,7 +268,7 @@ fn object(entries: &[(Node, Node)], input: &V, variables: &dyn Variables) -> Out
 }
 
 fn path(mut at: V, steps: &[Step], input: &V, variables: &dyn Variables) -> Output {
-    // All indices first, as in jq: if one has no output, the path has none, even if it fails elsewhere.
+    // All indices first, as in jq: if one of them has no output, the path has none, even if another part of it fails.
     let mut indices = Vec::new();
     for step in steps {
         let mut index = |node: &Node| -> Result<(), End> {
@@ -325,7 +325,7 @@ fn function(call: Call, input: &V) -> Output {
                 meter::work(text.len() as u64)?;
                 match serde_json::from_str(text) {
                     Ok(serde_json::Value::Number(number)) => V::Num(Num::of(&number)),
-                    // jaq has more forms, and says what is wrong.
+                    // jaq accepts more forms, and reports the error.
                     _ => return Err(End::Elsewhere),
                 }
             }

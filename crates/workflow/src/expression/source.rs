@@ -1,29 +1,29 @@
-//! From text to a parsed tree, within limits that keep the parser's recursion on the stack.
+//! Parses text within limits that keep the parser's recursion within the stack.
 
 use jaq_core::load::Lexer;
 use jaq_core::load::lex::{StrPart, Tok, Token};
 use jaq_core::load::parse::{Parser, Term};
 
-/// The longest text, in bytes.
+/// The maximum length of a text, in bytes.
 pub(super) const TEXT_BYTES: usize = 64 << 10;
-/// The maximum of brackets and strings within each other.
+/// The maximum nesting of brackets and strings.
 const NESTING: usize = 64;
 /// The maximum of tokens. One of them may be one level of the parser's recursion.
 const TOKENS: usize = 8_192;
-/// Tokens that any thread has the stack for.
+/// Maximum number of tokens that are parsed on the current thread.
 const FEW_TOKENS: usize = 128;
-/// The stack for more of them, in bytes.
+/// The stack of the thread that parses a longer text, in bytes.
 const STACK_BYTES: usize = 64 << 20;
-/// The deepest tree; evaluating one recurses as deeply.
+/// The maximum depth of the tree. Its evaluation recurses to the same depth.
 const DEPTH: usize = 128;
 
-/// What is wrong, and with what part of the text.
+/// A fault, and its position in the text.
 pub(super) struct Wrong {
     pub(super) message: String,
     pub(super) offset: usize,
 }
 
-/// Parses `text` and gives what `make` makes of the tree.
+/// Parses `text` and returns the result of `make` for the tree.
 pub(super) fn parse<T: Send>(
     text: &str,
     make: impl FnOnce(Term<&str>) -> Result<T, Wrong> + Send,
@@ -53,7 +53,7 @@ pub(super) fn parse<T: Send>(
         0 => wrong(0, "it is empty".into()),
         few if few <= FEW_TOKENS => tree(text, &tokens, make),
         many if many > TOKENS => wrong(0, format!("it has {many} words and signs of at most {TOKENS}")),
-        // The tree is made and dropped with room for it; what becomes of it is small or flat.
+        // The tree is created and dropped on a thread with a large stack. The result of `make` is small or flat.
         _ => std::thread::scope(|scope| {
             let room = std::thread::Builder::new().stack_size(STACK_BYTES);
             match room.spawn_scoped(scope, || tree(text, &tokens, make)).map(|thread| thread.join()) {
@@ -96,12 +96,12 @@ fn tree<'s, T>(
     }
 }
 
-/// Where `address` is in `text`, in bytes, if it is.
+/// The offset of `address` in `text`, in bytes; `None` if it is outside.
 pub(super) fn offset_of(text: &str, address: usize) -> Option<usize> {
     address.checked_sub(text.as_ptr().addr()).filter(|offset| *offset <= text.len())
 }
 
-/// Where brackets and strings nest too deeply, if they do: `"\(` starts jq text within a string.
+/// The position at which brackets and strings nest too deep, if they do. `"\(` starts jq text within a string.
 fn too_nested(text: &str) -> Option<usize> {
     let mut open: Vec<u8> = Vec::new();
     let mut comment = false;
@@ -134,7 +134,7 @@ fn too_nested(text: &str) -> Option<usize> {
     None
 }
 
-/// All tokens, those within others too.
+/// The number of tokens, including nested ones.
 fn count(tokens: &[Token<&str>]) -> usize {
     let inner = |token: &Token<&str>| match &token.1 {
         Tok::Block(tokens) => count(tokens),

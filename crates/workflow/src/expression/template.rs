@@ -15,7 +15,7 @@ pub struct Template(Part);
 
 #[derive(Clone, Debug)]
 enum Part {
-    /// No expression in it; as it was given, and as it is evaluated.
+    /// A value without expressions, in its original form and in its evaluated form.
     Literal(Value, Data),
     Expression(Expression),
     Array(Vec<Part>),
@@ -44,7 +44,7 @@ impl Template {
         }
     }
 
-    /// The value, if there is nothing to evaluate in it.
+    /// The value, if it contains no expressions.
     pub fn literal(&self) -> Option<&Value> {
         match &self.0 {
             Part::Literal(value, _) => Some(value),
@@ -52,12 +52,12 @@ impl Template {
         }
     }
 
-    /// As [`Expression::quick_bytes`], of all of its expressions.
+    /// Like [`Expression::quick_bytes`], for all of its expressions together.
     pub(crate) fn quick_bytes(&self) -> u64 {
         self.0.quick_bytes()
     }
 
-    /// The value with each expression replaced by its own; see [`Expression::eval`].
+    /// Returns the value, with each expression replaced by its result; see [`Expression::eval`].
     pub fn eval(&self, input: &Data, variables: &dyn Variables, bounds: Bounds) -> Result<Data, EvalError> {
         let mut left_bytes = bounds.memory_bytes;
         self.0.eval(input, variables, bounds, &mut left_bytes)
@@ -75,7 +75,7 @@ impl Part {
         }
     }
 
-    /// `left_bytes`: what the expressions may still make together.
+    /// `left_bytes`: the memory that the remaining expressions may allocate together, in bytes.
     fn eval(
         &self,
         input: &Data,
@@ -142,12 +142,12 @@ fn part(
         _ => None,
     };
     Ok(made.unwrap_or_else(|| {
-        // Its depth was checked above.
+        // The depth was checked above.
         Part::Literal(value.clone(), Data::from_json(value).unwrap_or_default())
     }))
 }
 
-/// Runs `f` with `name` behind `pointer`, escaped as RFC 6901 has it.
+/// Calls `f` with `name` appended to `pointer`, escaped as in RFC 6901.
 fn within<T>(pointer: &mut String, name: &str, f: impl FnOnce(&mut String) -> T) -> T {
     let len = pointer.len();
     pointer.push('/');

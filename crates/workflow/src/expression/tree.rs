@@ -1,4 +1,4 @@
-//! Looking at parsed jq text: what it calls and how deep it is.
+//! Properties of parsed jq text: its calls and its depth.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use jaq_core::load::lex::StrPart;
 use jaq_core::load::parse::{BinaryOp, Pattern, Term};
 use jaq_core::path::{Part, Path};
 
-/// The names of all functions that `term` calls, its own among them.
+/// The names of all functions that `term` calls.
 pub(super) fn calls(term: &Term<&str>) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     visit(term, &mut |inner| {
@@ -18,7 +18,7 @@ pub(super) fn calls(term: &Term<&str>) -> BTreeSet<String> {
     names
 }
 
-/// Runs `look` on `term` and all terms in it.
+/// Calls `look` for `term` and all terms in it.
 pub(super) fn visit<'t, 's>(term: &'t Term<&'s str>, look: &mut impl FnMut(&'t Term<&'s str>)) {
     let mut left = vec![term];
     while let Some(next) = left.pop() {
@@ -27,7 +27,7 @@ pub(super) fn visit<'t, 's>(term: &'t Term<&'s str>, look: &mut impl FnMut(&'t T
     }
 }
 
-/// How deep the tree is. `a, b, c` counts as one level, for it is flattened.
+/// The depth of the tree. `a, b, c` counts as one level, because it is flattened.
 pub(super) fn depth(term: &Term<&str>) -> usize {
     let mut deepest = 0;
     let mut left = vec![(term, 1)];

@@ -1,6 +1,6 @@
-//! Values of expressions, within limits: strings, lists and objects are shared, so that a small one can stand
-//! for one that is huge when written out; none beyond the limits comes to be. What walks a value (comparing, writing,
-//! freeing) thus ends soon, and counts its work.
+//! Values of expressions, within limits. Strings, lists and objects are shared, so a small value in memory could
+//! represent a huge written value. The limits prevent such values. So every operation that visits a value (comparing,
+//! writing, freeing) takes limited time, and counts its work.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::data::{self, ARRAY_BYTES, CHUNK, Data, Fields, ITEM_BYTES, Limited, O
 
 pub(super) use crate::data::Data as V;
 
-/// What a message shows of a value, in bytes.
+/// Maximum length of a value in a message, in bytes.
 const SHOWN_BYTES: usize = 40;
 
 fn check(value: V, items: usize) -> Result<V, Stop> {
@@ -45,15 +45,16 @@ impl V {
         check(Self::object_of(fields), len)
     }
 
-    /// `left` with `right`'s items behind its own. Neither is copied, so that a list may grow item by item.
+    /// `left` with the items of `right` appended. The items of `left` are not copied, so appending item by item is
+    /// cheap.
     pub(super) fn concat(left: Arc<crate::data::Array>, right: &crate::data::Array) -> Result<Self, Stop> {
-        // The same whether `left` is shared or not: the count must not depend on it.
+        // The count must not depend on sharing: it is the same whether `left` is shared or not.
         let (before, more) = (left.len(), right.len());
         meter::allocate_with(ARRAY_BYTES, ITEM_BYTES * (before.min(CHUNK) + more) as u64)?;
         check(Self::joined(left, right), before + more)
     }
 
-    /// `left` with `right`'s keys put in, or with objects under the same key merged the same way (`deep`).
+    /// `left` with the fields of `right`. With `deep`, objects under the same key are merged in the same way.
     pub(super) fn merge(left: &Object, right: &Object, deep: bool) -> Result<Self, Stop> {
         meter::work(2 * ITEM_BYTES * left.fields().len() as u64)?;
         let mut fields = left.fields().clone();
@@ -81,7 +82,7 @@ impl V {
         !matches!(self, Self::Null | Self::Bool(false))
     }
 
-    /// jq's order. An error once the steps are used up.
+    /// jq's order. Returns an error when the steps are used up.
     pub(super) fn order(&self, other: &Self) -> Result<Ordering, Stop> {
         if let Some(stop) = meter::stopped() {
             return Err(stop);
@@ -94,7 +95,7 @@ impl V {
     }
 }
 
-/// `items` in order; items that are equal stay as they were. Ends as soon as the steps are used up.
+/// Sorts `items`; the sort is stable. It stops as soon as the steps are used up.
 pub(super) fn sort<T: Clone>(
     mut items: Vec<T>,
     order: impl Fn(&T, &T) -> Result<Ordering, Stop>,
@@ -124,7 +125,7 @@ pub(super) fn sort<T: Clone>(
     Ok(items)
 }
 
-/// For messages: JSON, cut off soon.
+/// For messages: JSON, cut to a small length.
 impl fmt::Display for Data {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = Limited::new(SHOWN_BYTES);
@@ -151,8 +152,8 @@ impl PartialOrd for Data {
     }
 }
 
-/// jq's order: null, false, true, numbers, strings, arrays, objects. What a comparison costs is counted, but
-/// it always ends with the right answer: sorting relies on it.
+/// jq's order: null, false, true, numbers, strings, arrays, objects. The cost of a comparison is counted, but the
+/// comparison always returns the correct result, because sorting relies on it.
 impl Ord for Data {
     fn cmp(&self, other: &Self) -> Ordering {
         match (self, other) {

@@ -2,9 +2,9 @@
 
 use crate::data::Data;
 
-/// What `$name` stands for.
+/// Looks up the value of `$name`.
 pub trait Variables {
-    /// The value of `name`, which is without `$`. None is null.
+    /// The value of `name`, which is without `$`. `None` means null.
     fn value(&self, name: &str) -> Option<Data>;
 }
 

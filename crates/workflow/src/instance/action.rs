@@ -1,4 +1,4 @@
-//! What an instance asks for: calls, messages, subscriptions, and notes about its tasks.
+//! The output of an instance: calls, messages, subscriptions, and notes about its tasks.
 
 use std::sync::Arc;
 
@@ -13,44 +13,44 @@ use crate::program::{HttpOutput, NodeId};
 /// An action that the host must carry out.
 #[derive(Debug, Clone)]
 pub enum Action {
-    /// Call a function; [`Event::Ended`] is awaited.
+    /// Call a function. The instance waits for [`Event::Ended`].
     Call {
-        /// Names it.
+        /// The frame that waits for the result.
         frame: FrameId,
         /// The task.
         node: NodeId,
         /// The function.
         function: Arc<str>,
-        /// What it gets.
+        /// The input of the function.
         body: Arc<Value>,
     },
-    /// Send an HTTP request; [`Event::Ended`] with what [`read_answer`] makes of it is awaited.
+    /// Send an HTTP request. The instance waits for [`Event::Ended`] with the result of [`read_answer`].
     Request {
-        /// Names it.
+        /// The frame that waits for the result.
         frame: FrameId,
         /// The task.
         node: NodeId,
-        /// What to send.
+        /// The request.
         request: Box<RequestParts>,
-        /// What is read of the answer.
+        /// The part of the response that the task uses.
         output: HttpOutput,
     },
-    /// Run a script; [`Event::Ended`] is awaited if `wait` says so.
+    /// Run a script. The instance waits for [`Event::Ended`] if `wait` is true.
     Script {
-        /// Names it.
+        /// The frame of the run.
         frame: FrameId,
         /// The task.
         node: NodeId,
-        /// Its text.
+        /// The source text.
         code: Arc<str>,
-        /// What it sees: `{arguments, environment}`.
+        /// The variables of the script: `{arguments, environment}`.
         input: Arc<Value>,
-        /// Its end is awaited.
+        /// True if the instance waits for the end.
         wait: bool,
     },
-    /// Run a workflow; [`Event::Ended`] is awaited if `wait` says so.
+    /// Run a workflow. The instance waits for [`Event::Ended`] if `wait` is true.
     Workflow {
-        /// Names it.
+        /// The frame of the run.
         frame: FrameId,
         /// The task.
         node: NodeId,
@@ -58,33 +58,33 @@ pub enum Action {
         name: Arc<str>,
         /// Its input.
         input: Arc<Value>,
-        /// Its end is awaited.
+        /// True if the instance waits for the end.
         wait: bool,
     },
-    /// Publish a message. Nothing is awaited.
+    /// Publish a message. The instance does not wait.
     Publish(Outgoing),
-    /// From now on, [`Event::Message`] is awaited for events that these filters may take.
+    /// From now on, the instance waits for [`Event::Message`], for events that match these filters.
     Listen {
-        /// Names it.
+        /// The frame that listens.
         frame: FrameId,
         /// The filters; their index is the event's `source`.
         filters: Vec<ActiveFilter>,
-        /// The length of this queue is wanted, as [`Event::QueueLength`].
+        /// The queue whose length the host must report with [`Event::QueueLength`].
         queue: Option<crate::synthesizer::Queue>,
     },
     /// The end of [`Action::Listen`].
     Unlisten {
-        /// What [`Action::Listen`] named.
+        /// The frame of [`Action::Listen`].
         frame: FrameId,
     },
     /// Cancel the call of this frame; its end is ignored.
     Cancel {
-        /// Names it.
+        /// The frame of the call.
         frame: FrameId,
     },
-    /// Send [`Event::Continue`] when others had their turn.
+    /// Send [`Event::Continue`] after other instances had their turn.
     Continue,
-    /// What happened to a task, where [`Environment::observed`] asks for it.
+    /// A change of a task, if [`Environment::observed`] is set.
     Note(Note),
 }
 
@@ -93,11 +93,11 @@ pub enum Action {
 pub struct Outgoing {
     /// The task.
     pub node: NodeId,
-    /// The topic; none for an event that names none.
+    /// The topic; `None` for an event without a topic.
     pub topic: Option<String>,
     /// A CloudEvent, or the payload.
     pub content: Content,
-    /// 0 to 2.
+    /// The quality of service, 0 to 2.
     pub qos: u8,
     /// The RETAIN flag.
     pub retain: bool,
@@ -119,9 +119,9 @@ pub enum Content {
 pub struct Note {
     /// The kind of change.
     pub kind: NoteKind,
-    /// The frame that the task has, or that of the list it is in.
+    /// The frame of the task, or of the list that contains it.
     pub frame: FrameId,
-    /// The task; none for the workflow as a whole.
+    /// The task; `None` for the workflow as a whole.
     pub node: Option<NodeId>,
     /// Input, output or error.
     pub value: Data,

@@ -11,16 +11,16 @@ use crate::data::Data;
 use crate::expression::{LINEAR_BYTES, spent};
 use crate::program::Program;
 
-/// Bytes of messages in a turn: they are in memory until they are sent, after it.
+/// Maximum size of the messages of a turn, in bytes. They are in memory until the turn has ended.
 const TURN_MESSAGE_BYTES: u64 = 1 << 20;
-/// Tasks that are begun in a turn; events that came meanwhile go first then.
+/// Maximum number of tasks that begin in a turn. Events that arrived meanwhile are processed before the next turn.
 const TURN_TASKS: u32 = 2_000;
-/// Steps of expressions after which a turn ends.
+/// Number of expression steps after which a turn ends.
 const TURN_STEPS: u64 = 125_000;
 
 impl Instance {
-    /// Takes an event and says what is to be done. Nothing happens to an instance that has ended, but for
-    /// [`Event::Retry`]; an event for a frame that is gone is ignored.
+    /// Processes an event and returns the actions to carry out. An instance that has ended ignores all events except
+    /// [`Event::Retry`]. An event for a frame that has ended is ignored.
     pub fn advance(
         &mut self,
         program: &Program,
@@ -30,8 +30,9 @@ impl Instance {
         self.begin(program, event, environment, &mut |_| true)
     }
 
-    /// As [`advance`](Self::advance), in slices: `goes_on` is asked before each task. After a no, the instance [is paused](Self::is_paused), and [`resume`](Self::resume)
-    /// does the rest. Where a turn is cut into slices changes nothing about what comes of it.
+    /// Like [`advance`](Self::advance), in slices. `goes_on` is called before each task. If it returns false, the
+    /// instance [is paused](Self::is_paused), and [`resume`](Self::resume) does the rest. The slices do not change
+    /// the result of the turn.
     pub fn begin(
         &mut self,
         program: &Program,
@@ -103,7 +104,7 @@ impl Run<'_> {
         }
     }
 
-    /// Does what there is to do, up to the end of the turn or of the slice.
+    /// Does the open work, until the end of the turn or of the slice.
     fn work(&mut self) {
         while let Some(work) = self.instance.work.pop() {
             let turn = &self.instance.turn;
@@ -148,7 +149,7 @@ impl Run<'_> {
         }
     }
 
-    /// Bytes of data with which a piece of work takes about a millisecond at most.
+    /// The size of data, in bytes, with which a piece of work takes at most about a millisecond.
     fn quick_bytes(&self, work: &Work) -> u64 {
         match work {
             Work::Enter { node, .. } => self.program.node(*node).quick_bytes,

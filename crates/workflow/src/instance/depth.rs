@@ -1,16 +1,17 @@
-//! How deep the values of an instance may nest.
+//! Maximum nesting depth of the values of an instance.
 
 use serde_json::Value;
 
 use crate::data::Data;
 use crate::error::{ErrorKind, WorkflowError};
 
-/// Levels that a value may nest: the parser of the event log reads 128, and an instance has some around each value.
+/// The maximum depth of a value. The parser of the event log accepts 128 levels, and the instance adds some around
+/// each value.
 const MAX_DEPTH: u32 = 100;
-/// What a listen makes of an event, and a rule of several, has some levels more.
+/// The maximum depth of an event. It is lower, because a listen and a rule add levels around it.
 const EVENT_DEPTH: u32 = MAX_DEPTH - 8;
 
-/// The value, or an error if it nests too deep to be kept.
+/// Returns the value, or an error if it nests too deep to be stored.
 pub(super) fn bounded(value: Data) -> Result<Data, WorkflowError> {
     match value.depth() <= MAX_DEPTH {
         true => Ok(value),
@@ -18,12 +19,12 @@ pub(super) fn bounded(value: Data) -> Result<Data, WorkflowError> {
     }
 }
 
-/// What comes from outside, or an error if it nests too deep to be kept.
+/// Converts an external value; an error if it nests too deep to be stored.
 pub(super) fn taken_in(value: &Value) -> Result<Data, WorkflowError> {
     bounded(Data::from_json(value).map_err(|_| too_deep())?)
 }
 
-/// An event as it can be kept.
+/// Converts an event; `None` if it nests too deep to be stored.
 pub(super) fn event_taken_in(event: &Value) -> Option<Data> {
     Data::from_json(event).ok().filter(|event| event.depth() <= EVENT_DEPTH)
 }

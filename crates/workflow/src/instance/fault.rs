@@ -42,7 +42,7 @@ impl Run<'_> {
         self.instance.result = None;
         self.instance.steps_before = self.instance.steps;
         self.instance.wants_turn = false;
-        // The time in which nothing ran does not count.
+        // The time between the failure and the retry does not count.
         let pause_ms = self.environment.now_ms.saturating_sub(fault.at_ms);
         for frame in self.instance.frames.values_mut() {
             for due in [&mut frame.due_ms, &mut frame.timeout_ms].into_iter().flatten() {
@@ -94,9 +94,9 @@ impl Run<'_> {
         let frames: Vec<FrameId> = self.instance.frames.keys().copied().collect();
         frames.into_iter().for_each(|id| self.call_off(id));
         self.note(NoteKind::Faulted, 0, None, &error.to_data());
-        // What was not begun yet comes after what failed.
+        // The work that was not begun comes after the failed work.
         let mut open = mem::take(&mut self.instance.work);
-        // What comes due is looked for again.
+        // Due timers are looked up again after a retry.
         open.retain(|work| !matches!(work, Work::Due { .. } | Work::Rules));
         open.extend(work);
         let now_ms = self.environment.now_ms;
@@ -117,7 +117,7 @@ impl Run<'_> {
         }
     }
 
-    /// Says that what a frame asked for is not wanted any more.
+    /// Cancels the call or the subscription of a frame.
     fn call_off(&mut self, id: FrameId) {
         match self.frame(id).map(|frame| &frame.state) {
             Some(State::Call) => self.actions.push(Action::Cancel { frame: id }),
@@ -126,7 +126,7 @@ impl Run<'_> {
         }
     }
 
-    /// Ends a frame without a word to its parent.
+    /// Ends a frame without notifying its parent.
     pub(super) fn cancel(&mut self, id: FrameId) {
         self.call_off(id);
         if let Some(frame) = self.instance.take_frame(id)
@@ -138,7 +138,7 @@ impl Run<'_> {
         self.instance.synthesizers.remove(&id);
     }
 
-    /// Ends all frames below one, or all there are.
+    /// Ends all frames below `top`, or all frames.
     pub(super) fn cancel_below(&mut self, top: Option<FrameId>) {
         let mut below: Vec<FrameId> = Vec::new();
         // Ids grow: a parent's is smaller than its children's.

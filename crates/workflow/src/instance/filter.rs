@@ -7,29 +7,29 @@ use crate::event::{subset, topic_matches};
 use crate::expression::{Bounds, Expression, Template};
 use crate::program::{Correlation, DataTest, EventFilter};
 
-/// What an event must be like, all expressions about it evaluated but those that need the instance.
+/// The conditions of a filter. Expressions that need only the event remain; all others are evaluated.
 #[derive(Debug, Clone)]
 pub struct ActiveFilter {
-    /// Attributes and their values; in `subject` an MQTT topic filter.
+    /// Attributes and their required values. The value of `subject` is an MQTT topic filter.
     pub attributes: Vec<(String, Value)>,
     /// Parts of the event and the values they must have.
     pub correlate: Vec<(Expression, Value)>,
 }
 
 impl ActiveFilter {
-    /// The value an attribute must have, as text.
+    /// The required value of an attribute, as text.
     pub fn attribute(&self, name: &str) -> Option<&str> {
         self.attributes.iter().find(|(known, _)| known == name).and_then(|(_, value)| value.as_str())
     }
 }
 
-/// Whether an event has the attributes of a filter. Evaluates no expression.
+/// True if an event has the attributes of a filter. Evaluates no expression.
 pub fn has_attributes_of(filter: &ActiveFilter, event: &Value) -> bool {
     has_attributes(&filter.attributes, event)
 }
 
-/// Whether an event has the attributes and the correlated parts of a filter. A condition on its data is looked at by the
-/// instance itself.
+/// True if an event has the attributes and the correlated parts of a filter. The instance itself checks the condition
+/// on the data.
 pub fn accepts(filter: &ActiveFilter, event: &Value, unix_ms: u64) -> bool {
     has_attributes(&filter.attributes, event)
         && filter
@@ -46,7 +46,7 @@ pub(super) fn has_attributes(attributes: &[(String, Value)], event: &Value) -> b
     })
 }
 
-/// A filter of a schedule as it is without an instance; nothing if it depends on one.
+/// A filter of a schedule, evaluated without an instance; `None` if it depends on one.
 pub fn start_filter(filter: &EventFilter) -> Option<ActiveFilter> {
     let attribute = |(name, template): &(String, Template)| {
         Some((name.clone(), template.eval(&Data::Null, &(), Bounds::at(0)).ok()?.to_json()))
@@ -62,7 +62,7 @@ pub fn start_filter(filter: &EventFilter) -> Option<ActiveFilter> {
 }
 
 impl EventFilter {
-    /// Whether all of its expressions are evaluated without jaq, in a time that is bounded by their length.
+    /// True if all of its expressions are native: they do not need jaq, and their length limits their time.
     pub fn is_native(&self) -> bool {
         let condition = match &self.data {
             Some(DataTest::Condition(condition)) => condition.is_native(),
@@ -71,7 +71,7 @@ impl EventFilter {
         condition && self.correlate.iter().all(|correlation| correlation.from.is_native())
     }
 
-    /// Whether an event's data is what a schedule's filter wants.
+    /// True if an event's data matches the filter of a schedule.
     pub fn takes(&self, event: &Value) -> bool {
         let data = event.get("data").unwrap_or(&Value::Null);
         match &self.data {

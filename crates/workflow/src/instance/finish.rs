@@ -1,4 +1,4 @@
-//! Ends of tasks: what goes in and out, and what comes next.
+//! Ends of tasks: input and output data, and the next step.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::program::{DataFlow, Kind, Node, NodeId};
 use crate::schema::Schema;
 
 impl Run<'_> {
-    /// What a task, or the workflow, makes of what comes in.
+    /// Validates and transforms the input of a task, or of the workflow.
     pub(super) fn incoming(
         &self,
         parent: Option<FrameId>,
@@ -49,7 +49,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A task with a frame has ended; `flow` is what its definition says if it is not given.
+    /// A task with a frame has ended. Without `flow`, the next step is the one in the definition.
     pub(super) fn finish_frame(&mut self, id: FrameId, output: Data, flow: Option<Then>) {
         let Some(frame) = self.instance.take_frame(id) else { return };
         self.instance.synthesizers.remove(&id);
@@ -64,7 +64,7 @@ impl Run<'_> {
         }
     }
 
-    /// A task has ended whose output is made of those of several.
+    /// A task has ended whose output is composed of the outputs of several tasks.
     pub(super) fn finish_composed(&mut self, id: FrameId, output: Data) {
         match bounded(output) {
             Ok(output) => self.finish_frame(id, output, None),
@@ -228,7 +228,7 @@ impl Run<'_> {
                     self.cancel_below(Some(id));
                     return match self.caught(id, tried, &error) {
                         Ok(()) => {}
-                        // Nothing is left to try, or what was to be decided could not be.
+                        // No retry is left, or an expression of the retry policy failed.
                         Err(error) => self.rethrow(id, error),
                     };
                 }
@@ -242,7 +242,7 @@ impl Run<'_> {
         self.fault(error, Some(Work::Enter { parent, slot, node, raw }));
     }
 
-    /// A task with a frame, and nothing below it, fails itself.
+    /// A task with a frame and without child frames fails.
     pub(super) fn rethrow(&mut self, id: FrameId, error: WorkflowError) {
         let Some(frame) = self.instance.take_frame(id) else { return };
         let Frame { parent: Some(parent), node: Some(node), slot, raw, .. } = *frame else { return };

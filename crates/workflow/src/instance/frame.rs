@@ -1,4 +1,4 @@
-//! Frames: the tasks of an instance that run, and what holds tasks.
+//! Frames: the running tasks of an instance, and containers of tasks.
 
 use std::sync::Arc;
 
@@ -9,18 +9,18 @@ use super::listen_state::Listening;
 use crate::data::Data;
 use crate::program::NodeId;
 
-/// A task that runs, or what holds tasks.
+/// A running task, or a container of tasks.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Frame {
-    /// None for the workflow's own list.
+    /// `None` for the workflow's own list.
     pub(super) node: Option<NodeId>,
     pub(super) parent: Option<FrameId>,
-    /// Its place in the parent: in the list, among the branches, among the iterations.
+    /// Its position in the parent: in the list, among the branches, or among the iterations.
     pub(super) slot: u32,
     pub(super) started_unix_ms: u64,
     pub(super) raw: Data,
     pub(super) input: Data,
-    /// When it goes on by itself.
+    /// The time at which it continues by itself.
     pub(super) due_ms: Option<u64>,
     pub(super) timeout_ms: Option<u64>,
     pub(super) variables: Vec<(Arc<str>, Data)>,
@@ -32,7 +32,7 @@ pub(super) struct Frame {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum State {
-    /// A list of tasks: the workflow's own, `do`, an iteration, an event of a listen, or what `catch` does.
+    /// A list of tasks: the workflow's own list, `do`, an iteration, an event of a listen, or the handler of `catch`.
     List,
     Fork {
         outputs: Vec<Option<Data>>,
@@ -42,7 +42,7 @@ pub(super) enum State {
         items: Data,
         next: u32,
         running: u32,
-        /// Of a loop with iterations at the same time.
+        /// Only for a loop with parallel iterations.
         outputs: Vec<Option<Data>>,
     },
     Try(Box<Trying>),
@@ -54,7 +54,7 @@ pub(super) enum State {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Trying {
     pub(super) phase: Phase,
-    /// Attempts that failed.
+    /// Number of failed attempts.
     pub(super) failed: u32,
     pub(super) since_ms: u64,
 }

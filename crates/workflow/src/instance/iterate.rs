@@ -10,11 +10,11 @@ use crate::data::Data;
 use crate::error::{ErrorKind, WorkflowError};
 use crate::program::For;
 
-/// Items that one loop goes through at most.
+/// Maximum number of items of one loop.
 const MAX_ITEMS: usize = 10_000_000;
 
 impl<'a> Run<'a> {
-    /// Starts the next iterations of a loop, or ends it. `input` is that of the next one after another.
+    /// Starts the next iterations of a loop, or ends it. `input` is the input of the next sequential iteration.
     pub(super) fn iterate(&mut self, id: FrameId, each: &'a For, input: Data) {
         let mut begun = Vec::new();
         loop {
@@ -82,14 +82,14 @@ impl<'a> Run<'a> {
                 break;
             }
         }
-        // What is pushed last is done first.
+        // The last item pushed is processed first.
         for (list, input) in begun.into_iter().rev() {
             self.enter_list(list, 0, input);
         }
     }
 }
 
-/// The outputs of branches; null for those that have none.
+/// The outputs of branches; null for a branch without output.
 pub(super) fn all(outputs: &[Option<Data>]) -> Data {
     Data::list(outputs.iter().map(|output| output.clone().unwrap_or_default()).collect())
 }

@@ -19,18 +19,18 @@ use crate::event::{read, subset};
 use crate::program::{DataTest, EventFilter, Kind, Listen, Mode, Until};
 use crate::synthesizer::{Firing, Synthesizer};
 
-/// Events that wait for `foreach`.
+/// Maximum number of events that wait for `foreach`.
 const MAX_QUEUED: usize = 10_000;
-/// Events that one listen collects.
+/// Maximum number of events that one listen collects.
 const MAX_EVENTS: usize = 100_000;
 
-/// What an event that can be kept, or a rule of such events, gives.
+/// The value of an event, or of a rule's firing, whose depth was checked.
 fn kept(value: &Value) -> Data {
     Data::from_json(value).unwrap_or_default()
 }
 
 impl Run<'_> {
-    /// Says which events are waited for.
+    /// Subscribes to the events of a listen.
     pub(super) fn begin_listening(&mut self, id: FrameId) -> Result<(), WorkflowError> {
         let Some((frame, listen)) = self.listen_of(id) else { return Ok(()) };
         let mut filters = Vec::new();
@@ -65,7 +65,7 @@ impl Run<'_> {
         self.listen_again(id)
     }
 
-    /// Says it once more.
+    /// Subscribes again.
     pub(super) fn listen_again(&mut self, id: FrameId) -> Result<(), WorkflowError> {
         let Some((frame, listen)) = self.listen_of(id) else { return Ok(()) };
         let State::Listen(listening) = &frame.state else { return Ok(()) };
@@ -103,7 +103,7 @@ impl Run<'_> {
         }
     }
 
-    /// An event has come that a filter may take. One that nests too deep to be kept is none that is waited for.
+    /// Processes an event that may match a filter. An event that nests too deep is ignored.
     pub(super) fn message(&mut self, id: FrameId, source: u32, event: Arc<Value>) {
         let Some(data) = event_taken_in(&event) else { return };
         match self.take(id, source, &event, &data) {
@@ -131,7 +131,7 @@ impl Run<'_> {
         }
     }
 
-    /// Whether the event is one of those that are waited for.
+    /// True if the listen accepts the event.
     fn take(
         &mut self,
         id: FrameId,
@@ -163,7 +163,7 @@ impl Run<'_> {
         let fits = match &filter.data {
             None => true,
             Some(DataTest::Contains(wanted)) => subset(wanted, json.get("data").unwrap_or(&Value::Null)),
-            // Data that the condition does not fit is not meant.
+            // A condition that fails on the data does not match.
             Some(DataTest::Condition(condition)) => scope.is_true(condition, &data).unwrap_or(false),
         };
         if !fits {
@@ -204,14 +204,14 @@ impl Run<'_> {
         }
     }
 
-    /// What a listen has waited for is here.
+    /// Delivers an event or a firing that the listen has accepted.
     fn deliver(&mut self, id: FrameId, item: Data) {
         let Some((_, listen)) = self.listen_of(id) else { return };
         let foreach = listen.foreach.is_some();
         let all = listen.strategy.mode == Mode::All && listen.rule.is_none();
         let one = listen.strategy.until.is_none() && !all;
         let Some(listening) = self.listening(id) else { return };
-        // The one that is waited for is with `foreach` already.
+        // The single event of this listen is already queued for `foreach` or being processed.
         let has_one = one && (listening.busy || !listening.queue.is_empty());
         if listening.ending || has_one {
             return;
@@ -233,7 +233,7 @@ impl Run<'_> {
         self.go_on(id);
     }
 
-    /// Whether that was all.
+    /// Ends the listen if it is complete.
     fn check_end(&mut self, id: FrameId) {
         let Some((frame, listen)) = self.listen_of(id) else { return };
         let State::Listen(listening) = &frame.state else { return };
@@ -258,13 +258,13 @@ impl Run<'_> {
         if let Some(listening) = self.listening(id)
             && ends
         {
-            // What came after the event that was the last is not wanted.
+            // Drops the events that arrived after the last one.
             listening.queue.clear();
             listening.ending = true;
         }
     }
 
-    /// Begins with the next event of `foreach`, or ends.
+    /// Begins `foreach` for the next event, or ends the listen.
     fn go_on(&mut self, id: FrameId) {
         let unix_ms = self.environment.unix_ms;
         let Some(listening) = self.listening(id) else { return };
@@ -304,7 +304,7 @@ impl Run<'_> {
         self.enter_list(list, 0, item);
     }
 
-    /// `foreach` has done with an event.
+    /// The tasks of `foreach` have ended for an event.
     pub(super) fn event_done(&mut self, id: FrameId, index: u32, item: Data, output: Data) {
         match self.event_output(id, index, &item, output) {
             Ok(output) => {
@@ -363,7 +363,7 @@ impl Run<'_> {
     }
 }
 
-/// All filters of a listen: its own, then those that end it.
+/// All filters of a listen: its own filters, then those of `until`.
 fn wanted(listen: &Listen) -> impl Iterator<Item = &EventFilter> {
     let until = match &listen.strategy.until {
         Some(Until::Event(filters)) => filters.as_slice(),

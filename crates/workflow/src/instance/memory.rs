@@ -1,4 +1,5 @@
-//! The memory of an instance: each frame is charged with the data that only it holds, so that the total costs no walk.
+//! The memory of an instance. Each frame counts the data that only it holds, so the total is known without visiting
+//! the data.
 
 use super::event::FrameId;
 use super::frame::{Frame, State, Trying};
@@ -24,7 +25,7 @@ impl Instance {
         Some(frame)
     }
 
-    /// A frame holds more than before.
+    /// Adds to the memory that a frame holds.
     pub(super) fn hold(&mut self, id: FrameId, bytes: u64) {
         if let Some(frame) = self.frames.get_mut(&id) {
             frame.held_bytes += bytes;
@@ -32,7 +33,7 @@ impl Instance {
         }
     }
 
-    /// A frame holds less than before.
+    /// Subtracts from the memory that a frame holds.
     pub(super) fn release(&mut self, id: FrameId, bytes: u64) {
         if let Some(frame) = self.frames.get_mut(&id) {
             let bytes = bytes.min(frame.held_bytes);
@@ -41,7 +42,7 @@ impl Instance {
         }
     }
 
-    /// What a frame takes that the one around it does not have.
+    /// Memory of the data in a frame that its parent does not share, in bytes.
     pub(super) fn bytes_of(&self, frame: &Frame) -> u64 {
         /// Its place among the frames.
         const PLACE_BYTES: usize = 24;
@@ -67,7 +68,7 @@ impl Instance {
             }
     }
 
-    /// What a piece of work has beside what the frame around it has.
+    /// Memory of the data in a piece of work that its parent frame does not share, in bytes.
     pub(super) fn bytes_of_work(&self, work: &Work) -> u64 {
         let Some((parent, data)) = work.data() else { return 0 };
         let frame = self.frames.get(&parent);
@@ -76,8 +77,8 @@ impl Instance {
         if known.any(|known| data.is_shared_with(known)) { 0 } else { data.bytes() }
     }
 
-    /// Memory that it holds, in bytes: an estimate that costs no walk over its data. What a task shares with the one
-    /// around it counts once. Events that a rule of a `listen` keeps count, as often as rules keep them.
+    /// Estimated memory, in bytes, computed without visiting the data. Data that a task shares with its parent counts
+    /// once. Events stored by the rule of a `listen` count once for each time that the rule stores them.
     pub fn bytes(&self) -> usize {
         let own = size_of::<Self>() + size_of::<Work>() * self.work.capacity();
         // What is further down goes on with what frames hold.

@@ -1,8 +1,8 @@
 //! One run of a workflow: [`Instance::advance`] takes an event and gives the actions that the host must carry out.
 //!
-//! An instance is plain data. It knows no clock, no thread and no function: the time comes with every event, and
-//! [`Action`]s go back. The same events at the same times give the same state again, so that an instance can be rebuilt
-//! from its event log.
+//! An instance is plain data. It has no access to a clock, a thread or a function. The time comes with every event,
+//! and the instance returns [`Action`]s. The same events at the same times lead to the same state, so an instance can
+//! be rebuilt from its event log.
 
 mod action;
 mod advance;

@@ -13,11 +13,11 @@ use crate::error::{ErrorKind, WorkflowError};
 use crate::expression::Expression;
 use crate::program::{Backoff, Retry, Try};
 
-/// A longer wait is not waited for: ten years.
+/// The maximum delay: about ten years. Longer delays are cut to it.
 const MAX_DELAY_MS: f64 = 10.0 * 366.0 * 86_400_000.0;
 
 impl Run<'_> {
-    /// Begins what is tried.
+    /// Begins the block of a `try`.
     pub(super) fn attempt(&mut self, id: FrameId, tried: &Try) -> Result<(), WorkflowError> {
         let Some(frame) = self.frame(id) else { return Ok(()) };
         let (parent, input) = (frame.parent, frame.input.clone());
@@ -34,7 +34,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Whether a `try` takes an error.
+    /// True if a `try` catches an error.
     pub(super) fn catches(
         &self,
         id: FrameId,
@@ -81,10 +81,10 @@ impl Run<'_> {
         Ok(yes && !except_when.map_or(Ok(false), |when| scope.is_true(when, &frame.input))?)
     }
 
-    /// Tries again, goes on with what `catch` does, or with nothing.
+    /// Retries, or continues with the handler of `catch`, or after the `try` if there is no handler.
     ///
     /// # Errors
-    /// The error itself, where everything was tried and nothing is to be done about it.
+    /// The error itself, if no retry is left and nothing handles it.
     pub(super) fn caught(
         &mut self,
         id: FrameId,
@@ -129,7 +129,7 @@ impl Run<'_> {
         }
     }
 
-    /// How long to wait before the next attempt; nothing if there is to be none.
+    /// The delay before the next attempt; `None` if there is no next attempt.
     fn next_attempt(
         &mut self,
         id: FrameId,
@@ -170,7 +170,8 @@ impl Run<'_> {
         Ok(Some(delay_ms))
     }
 
-    /// A number from 0 to `max`, the same for the same seed and step (SplitMix64; Steele, Lea, Flood 2014).
+    /// A pseudo-random number from 0 to `max`, reproducible from the instance's seed (SplitMix64; Steele, Lea, Flood
+    /// 2014).
     fn chance(&mut self, max: u64) -> u64 {
         self.instance.seed = self.instance.seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.instance.seed;
@@ -180,7 +181,7 @@ impl Run<'_> {
         mixed % max.saturating_add(1)
     }
 
-    /// The wait before an attempt is over, or an attempt has taken too long.
+    /// The delay before an attempt has ended, or an attempt has exceeded its time limit.
     pub(super) fn retry_due(&mut self, id: FrameId, tried: &Try) {
         let Some(frame) = self.frame(id) else { return };
         let State::Try(trying) = &frame.state else { return };

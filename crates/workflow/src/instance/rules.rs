@@ -13,29 +13,29 @@ use crate::expression::Expression;
 use crate::program::{Kind, Program, Read, Schedule};
 use crate::synthesizer::{self, Firing, Predicate, Rule, RuleError, Synthesizer};
 
-/// Memory of a rule beside what it holds: its expressions above all.
+/// Memory of a rule without its events, mainly its expressions.
 const RULE_BYTES: u64 = 1 << 10;
 
 impl Instance {
-    /// The rule of a listen that waits.
+    /// The rule of a waiting listen.
     pub(super) fn rule_of(&self, frame: FrameId, program: &Program) -> Option<Rule> {
         let node = self.frames.get(&frame)?.node?;
         let Kind::Listen(listen) = &program.node(node).kind else { return None };
         parse_rule(listen.rule.as_ref()?, listen.strategy.filters.len()).ok()
     }
 
-    /// Adds the rule of a listen, whose frame holds it and its events.
+    /// Adds the rule of a listen. Its frame is charged with the rule and its events.
     pub(super) fn add_rule(&mut self, frame: FrameId, synthesizer: Synthesizer) {
         self.hold_rule(frame, synthesizer.bytes());
         self.synthesizers.insert(frame, synthesizer);
     }
 
-    /// The frame of a listen holds a rule with so many bytes of events.
+    /// Charges the frame of a listen with a rule and `bytes` bytes of events.
     pub(super) fn hold_rule(&mut self, frame: FrameId, bytes: usize) {
         self.hold(frame, RULE_BYTES + bytes as u64);
     }
 
-    /// Changes the rule of a listen, if it has one. Its frame then holds what the rule does.
+    /// Changes the rule of a listen, if it has one, and updates the memory that its frame is charged with.
     pub(super) fn change_rule<T>(
         &mut self,
         frame: FrameId,
@@ -53,7 +53,7 @@ impl Instance {
     }
 }
 
-/// A rule that was checked when the definition was compiled.
+/// Compiles a rule that was checked when the definition was compiled.
 pub(super) fn parse_rule(rule: &Value, sources: usize) -> Result<Rule, RuleError> {
     let compile = |text: &str| {
         let expression = Expression::parse(text, &[])?;
@@ -64,7 +64,7 @@ pub(super) fn parse_rule(rule: &Value, sources: usize) -> Result<Rule, RuleError
 }
 
 impl Run<'_> {
-    /// Rules go on from what they were when the instance failed. Their frames hold them still.
+    /// Restores the rules in their state at the failure of the instance. Their frames are already charged with them.
     pub(super) fn restore_rules(&mut self, rules: BTreeMap<FrameId, synthesizer::State>) {
         for (id, state) in rules {
             let Some(rule) = self.instance.rule_of(id, self.program) else { continue };
@@ -73,7 +73,7 @@ impl Run<'_> {
         }
     }
 
-    /// Rules whose time has come.
+    /// Processes the rules whose timers are due.
     pub(super) fn tick_rules(&mut self) {
         let now_ms = self.environment.now_ms;
         let due = |synthesizer: &Synthesizer| synthesizer.due_ms().is_some_and(|due| due <= now_ms);
@@ -87,7 +87,7 @@ impl Run<'_> {
     }
 }
 
-/// What a rule has found, as the workflow sees it: what it is about, and the events.
+/// The value of a firing for the workflow: its facts and its events.
 pub fn firing_value(firing: &Firing, how: Read) -> Value {
     let mut value = match &firing.facts {
         Value::Object(facts) => facts.clone(),
@@ -101,7 +101,8 @@ pub fn firing_value(firing: &Firing, how: Read) -> Value {
     Value::Object(value)
 }
 
-/// The rule by which a schedule's events start a workflow: its own, or one of each filter that belong together.
+/// The rule that starts a workflow from the events of a schedule: the schedule's own rule, or one that collects an
+/// event of each filter.
 ///
 /// # Errors
 /// `NoEvents` if the schedule has only times; `Rule` if the rule is invalid, which the compiler has checked.
@@ -121,7 +122,7 @@ pub fn schedule_rule(schedule: &Schedule) -> Result<Rule, ScheduleRuleError> {
 /// A schedule without a rule for its events.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleRuleError {
-    /// It starts workflows by times only.
+    /// The schedule starts workflows by time only.
     #[error("the schedule has no events; add `on`")]
     NoEvents,
     /// Its rule is invalid.

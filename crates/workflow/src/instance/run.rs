@@ -14,9 +14,9 @@ use crate::program::{Block, DurationSpec, Kind, Node, NodeId, Program};
 /// A task that is about to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextTask {
-    /// Its expressions take about a millisecond at most.
+    /// True if its expressions take at most about a millisecond.
     pub is_quick: bool,
-    /// What the instance holds, in bytes.
+    /// The memory that the instance holds, in bytes.
     pub bytes: usize,
 }
 
@@ -58,7 +58,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What expressions of a task see whose list is `parent`.
+    /// The variables of expressions of a task in the list `parent`.
     pub(super) fn scope<'s>(
         &'s self,
         parent: Option<FrameId>,

@@ -11,23 +11,23 @@ use crate::error::{ErrorKind, WorkflowError};
 use crate::expression::{Bounds, EvalError, Expression, Template, Variables};
 use crate::program::{Node, Program};
 
-/// The variables at one place of an instance.
+/// The variables of expressions in one frame or task.
 pub(super) struct Scope<'a> {
     pub program: &'a Program,
     pub instance: &'a Instance,
     pub environment: &'a Environment<'a>,
-    /// Where names are looked up that tasks around this one have given.
+    /// The frame from which variables of the surrounding tasks are looked up.
     pub frame: Option<FrameId>,
     pub node: Option<&'a Node>,
     pub started_unix_ms: u64,
     pub input: Option<&'a Data>,
     pub output: Option<&'a Data>,
-    /// Names of this place alone.
+    /// Additional variables.
     pub extra: &'a [(&'a str, &'a Data)],
 }
 
 impl Scope<'_> {
-    /// As [`template`](Self::template), for what leaves the instance.
+    /// Like [`template`](Self::template), for values that leave the instance.
     pub fn json(&self, template: &Template, input: &Data) -> Result<Value, WorkflowError> {
         self.template(template, input).map(|value| value.to_json())
     }
@@ -125,7 +125,7 @@ pub(super) fn expression_error(error: EvalError) -> WorkflowError {
     WorkflowError::new(ErrorKind::Expression, error.to_string())
 }
 
-/// Text as it is, everything else as JSON.
+/// A string without quotes, any other value as JSON.
 pub(super) fn text(value: Value) -> String {
     match value {
         Value::String(text) => text,

@@ -29,7 +29,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// The word for it.
+    /// The name of the status.
     pub fn word(self) -> &'static str {
         match self {
             Self::Pending => "pending",
@@ -41,7 +41,7 @@ impl Status {
         }
     }
 
-    /// Nothing more happens by itself.
+    /// True if the instance does not continue by itself.
     pub fn is_ended(self) -> bool {
         matches!(self, Self::Completed | Self::Faulted | Self::Cancelled)
     }
@@ -53,16 +53,16 @@ pub struct Instance {
     pub(super) id: Arc<str>,
     pub(super) status: Status,
     pub(super) input: Data,
-    /// The input could not be kept.
+    /// True if the input was refused because it nests too deep.
     pub(super) refused: bool,
     pub(super) context: Data,
     pub(super) started_unix_ms: u64,
     pub(super) frames: BTreeMap<FrameId, Box<Frame>>,
     pub(super) last_frame: FrameId,
     pub(super) steps: u64,
-    /// The steps there were when it was last retried: the limit counts from there.
+    /// The value of `steps` at the last retry. The step limit counts from there.
     pub(super) steps_before: u64,
-    /// [`Action::Continue`] was given and [`Event::Continue`] has not come.
+    /// True if [`Action::Continue`] was emitted and [`Event::Continue`] has not arrived.
     pub(super) wants_turn: bool,
     /// The next task that would begin fails with this error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,50 +71,50 @@ pub struct Instance {
     pub(super) work: Vec<Work>,
     pub(super) result: Option<Result<Arc<Value>, WorkflowError>>,
     pub(super) fault: Option<Box<Fault>>,
-    /// Of listens with a rule; stored apart from the instance, see [`Instance::to_bytes`].
+    /// Synthesizers of listens with a rule. They are stored apart from the instance, see [`Instance::to_bytes`].
     #[serde(skip)]
     pub(super) synthesizers: BTreeMap<FrameId, Synthesizer>,
     #[serde(skip)]
     pub(super) turn: Turn,
-    /// Memory of frames and what they hold alone, the events of their rules included, in bytes.
+    /// Memory of the frames and of the data that only they hold, including events of their rules, in bytes.
     #[serde(skip)]
     pub(super) held_bytes: u64,
-    /// Frames that wait for a call.
+    /// Number of frames that wait for a call.
     #[serde(skip)]
     pub(super) calls: u32,
 }
 
-/// Progress of a turn: the work that is done between [`Action::Continue`] and [`Event::Continue`]. It ends by counts, or as [`Cut`] says, so
-/// that it ends at the same task whenever it is done again.
+/// Progress of a turn: the work between [`Action::Continue`] and [`Event::Continue`]. A turn ends by counts, or as
+/// [`Cut`] defines, so that a repeated turn ends at the same task.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Turn {
-    /// The rest is done by [`Instance::resume`].
+    /// True if [`Instance::resume`] must do the rest of the turn.
     pub(super) is_paused: bool,
-    /// Tasks that were begun.
+    /// Number of tasks that were begun.
     pub(super) begun: u32,
-    /// Pieces of work that were done, of which a task has several.
+    /// Number of pieces of work that were done. A task consists of several pieces.
     pub(super) works: u32,
-    /// It ended for the memory that the instance holds.
+    /// True if the turn ended because of the instance's memory.
     pub(super) is_cut_for_memory: bool,
-    /// Steps of expressions.
+    /// Number of expression steps.
     pub(super) steps: u64,
-    /// Of the messages that are to be sent.
+    /// Size of the messages to be sent, in bytes.
     pub(super) message_bytes: u64,
 }
 
 /// The failure of an instance, and the work to retry.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Fault {
-    /// What is to be done again, and what was not begun.
+    /// The work to repeat, and the work that was not begun.
     pub(super) work: Vec<Work>,
     pub(super) at_ms: u64,
-    /// Of listens with a rule, as they were.
+    /// The states of listens with a rule at the failure.
     pub(super) rules: BTreeMap<FrameId, synthesizer::State>,
 }
 
 impl Instance {
-    /// An instance that has not started. `seed` decides what is left to chance. An input that nests more than 100 levels
-    /// deep is let go, and the instance fails when it starts.
+    /// An instance that has not started. `seed` is the seed of all random numbers. An input that nests more than 100
+    /// levels deep is dropped, and the instance fails when it starts.
     pub fn new(id: Arc<str>, input: Arc<Value>, seed: u64, unix_ms: u64) -> Self {
         let taken_in = taken_in(&input);
         let refused = taken_in.is_err();
@@ -163,27 +163,28 @@ impl Instance {
         &self.context
     }
 
-    /// When it was started, by the wall clock.
+    /// The start time, by the wall clock.
     pub fn started_unix_ms(&self) -> u64 {
         self.started_unix_ms
     }
 
-    /// Tasks it has begun.
+    /// Number of tasks that it has begun.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// After how many pieces of work the last turn ended for the memory that the instance holds, if it did.
+    /// The number of pieces of work after which the last turn ended because of memory. `None` if it ended for another
+    /// reason.
     pub fn cut_after(&self) -> Option<u32> {
         self.turn.is_cut_for_memory.then_some(self.turn.works)
     }
 
-    /// True between two slices of a turn: [`Instance::resume`] is to be called, and nothing else.
+    /// True between two slices of a turn. The caller may then call only [`Instance::resume`].
     pub fn is_paused(&self) -> bool {
         self.turn.is_paused
     }
 
-    /// What others see while the instance itself is elsewhere: it runs.
+    /// A placeholder for readers while the instance itself is in use elsewhere. Its status is running.
     pub fn stand_in(&self) -> Self {
         Self {
             id: self.id.clone(),
@@ -214,7 +215,7 @@ impl Instance {
         self.result.as_ref()
     }
 
-    /// When [`Event::Tick`] is due next, by [`Environment::now_ms`].
+    /// The time of the next [`Event::Tick`], by [`Environment::now_ms`].
     pub fn due_ms(&self) -> Option<u64> {
         if self.status.is_ended() {
             return None;
@@ -223,8 +224,8 @@ impl Instance {
         frames.chain(self.synthesizers.values().filter_map(Synthesizer::due_ms)).min()
     }
 
-    /// The places in the definition of the tasks that run now, or that wait for something, in the order of their text: each with the
-    /// number of tasks there.
+    /// The tasks that run or wait now: their JSON pointers into the definition, sorted as text, each with the number
+    /// of running tasks.
     pub fn current<'p>(&self, program: &'p Program) -> BTreeMap<&'p str, usize> {
         let parents: BTreeSet<FrameId> = self.frames.values().filter_map(|frame| frame.parent).collect();
         let leaves = self.frames.iter().filter(|(id, _)| !parents.contains(id));

@@ -43,7 +43,8 @@ impl Instance {
         serde_json::to_vec(&(self, rules))
     }
 
-    /// About how much [`to_bytes`](Self::to_bytes) writes: what parts of it share is written for each of them.
+    /// Approximate size of the output of [`to_bytes`](Self::to_bytes), in bytes. Shared data is written once for each
+    /// use.
     pub fn written_bytes(&self) -> u64 {
         let of_frame = |frame: &Frame| {
             let variables: u64 = frame.variables.iter().map(|(_, value)| value.bytes()).sum();
@@ -67,7 +68,7 @@ impl Instance {
             + self.frames.values().map(|frame| of_frame(frame)).sum::<u64>()
     }
 
-    /// Reads a snapshot that [`to_bytes`](Self::to_bytes) made. Clocks start again at `now_ms`.
+    /// Reads a snapshot that [`to_bytes`](Self::to_bytes) wrote. The clocks continue from `now_ms`.
     ///
     /// # Errors
     /// `Malformed` if the bytes are not a snapshot; `OtherDefinition` if `program` lacks a task that it names.
@@ -101,7 +102,7 @@ impl Instance {
         Ok(instance)
     }
 
-    /// What frames have in common is shared again, as it was before it was written.
+    /// Shares data that several frames have in common, as before the snapshot was written.
     fn share_data(&mut self) {
         let ids: Vec<FrameId> = self.frames.keys().copied().collect();
         for id in ids {

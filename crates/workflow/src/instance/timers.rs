@@ -1,4 +1,4 @@
-//! Times that come: waits, retries and timeouts.
+//! Timers that are due: waits, retries and timeouts.
 
 use super::event::FrameId;
 use super::frame::{Frame, State};
@@ -19,7 +19,8 @@ impl Run<'_> {
                 frames.push((first, *id));
             }
         }
-        // Each in its time: a wait that ends before the timeout of what it is in goes on. What is pushed last is done first.
+        // In order of time: a wait that ends before the timeout of its parent continues. The last item pushed is
+        // processed first.
         frames.sort_unstable();
         if !self.instance.synthesizers.is_empty() {
             self.push(Work::Rules);
@@ -27,7 +28,7 @@ impl Run<'_> {
         frames.into_iter().rev().for_each(|(_, frame)| self.push(Work::Due { frame }));
     }
 
-    /// The time of a frame has come, unless what came due before has ended it.
+    /// The timer of a frame is due, unless an earlier timer has ended the frame.
     pub(super) fn frame_due(&mut self, id: FrameId) {
         let now_ms = self.environment.now_ms;
         let is_due = |due: Option<u64>| due.is_some_and(|due| due <= now_ms);

@@ -1,4 +1,4 @@
-//! Work that is left within an instance: tasks to begin, and ends of tasks to pass on.
+//! Open work within an instance: tasks to begin, and ends of tasks to pass on.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use crate::data::Data;
 use crate::error::WorkflowError;
 use crate::program::{Flow, NodeId};
 
-/// A piece of what is to be done within the instance.
+/// A piece of open work.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum Work {
     /// Begin a task.
@@ -16,13 +16,13 @@ pub(super) enum Work {
     Done { parent: FrameId, slot: u32, output: Data, flow: Then },
     /// A task of `parent` has failed.
     Fail { parent: FrameId, slot: u32, node: NodeId, raw: Data, error: WorkflowError },
-    /// Go on with a frame whose time has come.
+    /// Continue with a frame whose timer is due.
     Due { frame: FrameId },
-    /// Go on with the rules whose time has come.
+    /// Continue with the rules whose timers are due.
     Rules,
 }
 
-/// What comes next, once it is decided.
+/// The decided next step.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) enum Then {
     Next,
@@ -32,7 +32,7 @@ pub(super) enum Then {
 }
 
 impl Work {
-    /// The data that it goes on with, and the frame that it belongs to.
+    /// The data of the work, and the frame to which it belongs.
     pub(super) fn data(&self) -> Option<(FrameId, &Data)> {
         match self {
             Self::Enter { parent, raw: data, .. }

@@ -7,9 +7,9 @@ use super::tasks::settled;
 use super::{Call, Http, HttpOutput, Kind, Publish, RunScript, RunWorkflow};
 use crate::document::{Key, Located};
 
-/// A longer script belongs into a function.
+/// Maximum length of a script, in bytes. A longer script belongs into a function.
 const MAX_SCRIPT_BYTES: usize = 256 << 10;
-/// How many functions of `use.functions` may stand for one another.
+/// Maximum length of a chain of names in `use.functions`.
 const MAX_ALIASES: usize = 8;
 
 impl Compiler {
@@ -123,7 +123,7 @@ impl Compiler {
         })
     }
 
-    /// A message to this node's broker. The document is not fetched: the channel is the topic.
+    /// A message to this node's broker. The AsyncAPI document is not fetched: the channel is the topic.
     fn asyncapi(&mut self, value: &Located, with: Option<&Located>) -> Option<Publish> {
         let Some(with) = with else {
             self.reader.problems.add(value.place, "`call: asyncapi` needs `with: {channel, message}`");
@@ -263,7 +263,7 @@ impl Compiler {
     }
 }
 
-/// What a function of `use.functions` is called with, and above it what the task gives.
+/// The arguments of a function in `use.functions`, overridden by those of the task.
 fn merged(base: Option<&Located>, above: Option<&Located>) -> Option<Located> {
     use crate::document::Node;
     let (base, above) = match (base, above) {

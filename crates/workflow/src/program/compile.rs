@@ -1,4 +1,4 @@
-//! From a definition's text to a [`Program`].
+//! Compiles the text of a definition to a [`Program`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,22 +9,22 @@ use super::reader::Reader;
 use super::{Authentication, DEFAULT_STEPS, DataFlow, DurationSpec, Node, Program, Retry, Schedule};
 use crate::document::{DefinitionError, Located, Problems, read};
 
-/// The least interval of `schedule.every` and `after`: shorter ones would leave no turn to other instances.
+/// The minimum interval of `schedule.every` and `after`. A shorter interval would not let other instances run.
 const LEAST_EVERY_MS: u64 = 10;
 
-/// A definition that can be run, and what is odd about it.
+/// A definition that can be run, and its warnings.
 #[derive(Debug)]
 pub struct Compiled {
     /// The definition.
     pub program: Program,
-    /// What works but is perhaps not meant.
+    /// Warnings about parts that are valid but probably unintended.
     pub warnings: Option<DefinitionError>,
 }
 
 /// Compiles a definition, YAML or JSON; `file` is what its errors call it.
 ///
 /// # Errors
-/// Everything that is wrong with it at once, each with its line and column.
+/// All problems of the definition, each with its line and column.
 pub fn compile(text: &str, file: &str) -> Result<Compiled, DefinitionError> {
     let mut compiler = Compiler::default();
     let program = match read(text) {
@@ -48,7 +48,7 @@ pub fn compile(text: &str, file: &str) -> Result<Compiled, DefinitionError> {
     }
 }
 
-/// What is known while a definition is compiled.
+/// The state of a compilation.
 #[derive(Default)]
 pub(super) struct Compiler {
     pub reader: Reader,
@@ -57,7 +57,7 @@ pub(super) struct Compiler {
     pub uses: Uses,
 }
 
-/// `use`: what tasks refer to by name.
+/// The named definitions in `use`.
 #[derive(Default)]
 pub(super) struct Uses {
     pub errors: BTreeMap<String, Located>,
@@ -158,7 +158,7 @@ impl Compiler {
         }
     }
 
-    /// `document.metadata`: durable, steps, instances. The rest is the user's.
+    /// The settings in `document.metadata`: durable, steps, instances. All other keys belong to the user.
     fn settings(&mut self, metadata: &Located, scheduled: bool) -> (bool, u64, Option<u64>) {
         let durable = self.reader.boolean(metadata.get("durable"), "`metadata.durable`", false);
         let steps = metadata.get("steps");

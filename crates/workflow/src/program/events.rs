@@ -6,7 +6,7 @@ use super::{Correlation, DataTest, Emit, EventFilter, Foreach, Listen, Mode, Rea
 use crate::document::Located;
 use crate::expression::expression_text;
 
-/// Filters of one strategy.
+/// Maximum number of filters of one strategy.
 const MAX_FILTERS: usize = 64;
 
 impl Compiler {
@@ -103,7 +103,7 @@ impl Compiler {
                 self.reader.problems.add(value.place, "`all` of no filters");
                 return None;
             }
-            // Every event there is.
+            // All events.
             (true, _) => vec![EventFilter { attributes: Vec::new(), data: None, correlate: Vec::new() }],
             (false, _) => filters,
         };
@@ -187,7 +187,7 @@ impl Compiler {
     }
 }
 
-/// What is wrong with an MQTT topic filter (MQTT 5, section 4.7.1).
+/// The reason why an MQTT topic filter is invalid (MQTT 5, section 4.7.1).
 fn topic_filter_problem(filter: &str) -> Option<&'static str> {
     let levels: Vec<&str> = filter.split('/').collect();
     let last = levels.len() - 1;

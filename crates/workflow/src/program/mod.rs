@@ -1,4 +1,4 @@
-//! A compiled definition: every name resolved, every expression parsed, nothing left to find out while it runs.
+//! A compiled definition: every name is resolved and every expression is parsed before it runs.
 
 mod calls;
 mod compile;
@@ -18,7 +18,7 @@ pub use compile::{Compiled, compile};
 /// The index of a task in [`Program::nodes`].
 pub type NodeId = u32;
 
-/// Steps an instance may take, unless `metadata.steps` says otherwise.
+/// The default of `metadata.steps`: the maximum number of steps of an instance.
 pub const DEFAULT_STEPS: u64 = 100_000;
 
 /// A definition that can be run.
@@ -32,17 +32,17 @@ pub struct Program {
     pub version: String,
     /// `document.title`, or `summary`.
     pub title: Option<String>,
-    /// `document.metadata.durable`: each step's outcome is kept before the next begins.
+    /// `document.metadata.durable`: the outcome of each step is stored before the next step begins.
     pub durable: bool,
-    /// `document.metadata.steps`: the maximum of steps of an instance.
+    /// `document.metadata.steps`: the maximum number of steps of an instance.
     pub max_steps: u64,
-    /// `document.metadata.instances`: the maximum of instances at a time, if given.
+    /// `document.metadata.instances`: the maximum number of instances at the same time, if given.
     pub max_instances: Option<u64>,
-    /// What the workflow does with its input and output.
+    /// The schemas and transformations of the workflow's input and output.
     pub data: DataFlow,
-    /// Of the whole.
+    /// The timeout of the whole workflow.
     pub timeout: Option<DurationSpec>,
-    /// What starts it by itself.
+    /// The triggers that start the workflow.
     pub schedule: Option<Schedule>,
     /// Names of the secrets that expressions may read.
     pub secrets: Vec<String>,
@@ -53,13 +53,13 @@ pub struct Program {
 }
 
 impl Program {
-    /// A task.
+    /// The task with this id.
     pub fn node(&self, id: NodeId) -> &Node {
         // Ids come from the compiler, and from event logs that name the definition by its digest.
         &self.nodes[id as usize]
     }
 
-    /// The functions it calls, each once, in order.
+    /// The functions that it calls, each once, sorted.
     pub fn functions(&self) -> Vec<String> {
         let calls = self.nodes.iter().filter_map(|node| match &node.kind {
             Kind::Call(call) => Some(call.function.clone()),
@@ -71,7 +71,7 @@ impl Program {
         names
     }
 
-    /// The workflows it runs, each once, in order.
+    /// The workflows that it runs, each once, sorted.
     pub fn workflows(&self) -> Vec<String> {
         let runs = self.nodes.iter().filter_map(|node| match &node.kind {
             Kind::RunWorkflow(run) => Some(run.name.clone()),
@@ -98,7 +98,7 @@ pub struct Node {
     pub name: String,
     /// A JSON pointer into the definition (RFC 6901).
     pub path: String,
-    /// What it does.
+    /// The kind of the task, with its parameters.
     pub kind: Kind,
     /// `if`.
     pub condition: Option<Expression>,
@@ -108,20 +108,20 @@ pub struct Node {
     pub timeout: Option<DurationSpec>,
     /// `then`.
     pub then: Flow,
-    /// Bytes of data with which its expressions are evaluated within about a millisecond.
+    /// The size of data, in bytes, with which its expressions take at most about a millisecond.
     pub quick_bytes: u64,
 }
 
-/// What happens to data on the way in and out.
+/// Schemas and transformations of input, output and context.
 #[derive(Debug, Default)]
 pub struct DataFlow {
-    /// `input.schema`, for what comes in.
+    /// `input.schema`, for the raw input.
     pub input_schema: Option<Schema>,
     /// `input.from`.
     pub from: Option<Template>,
     /// `output.as`.
     pub output: Option<Template>,
-    /// `output.schema`, for what `output.as` gave.
+    /// `output.schema`, for the result of `output.as`.
     pub output_schema: Option<Schema>,
     /// `export.as`: the new context.
     pub export: Option<Template>,
@@ -129,14 +129,14 @@ pub struct DataFlow {
     pub export_schema: Option<Schema>,
 }
 
-/// What comes after a task.
+/// The next step after a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
     /// The next task of the list.
     Continue,
-    /// Nothing more of this list.
+    /// Leave this list.
     Exit,
-    /// Nothing more of the workflow.
+    /// End the workflow.
     End,
     /// The task at this position of the same list.
     Goto(u32),
@@ -147,11 +147,11 @@ pub enum Flow {
 pub enum DurationSpec {
     /// Milliseconds.
     Fixed(u64),
-    /// Known when it is needed.
+    /// Evaluated at run time.
     Computed(Template),
 }
 
-/// What a task does.
+/// The kinds of tasks, with their parameters.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "one for each task of a definition")]
 pub enum Kind {
@@ -188,7 +188,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The DSL's word for it.
+    /// The DSL's keyword of the task.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Do(_) => "do",
@@ -207,12 +207,12 @@ impl Kind {
     }
 }
 
-/// Branches at the same time.
+/// Branches that run at the same time.
 #[derive(Debug)]
 pub struct Fork {
     /// One task each.
     pub branches: Vec<NodeId>,
-    /// The first one that ends ends the others.
+    /// True if the first branch that ends cancels the others.
     pub compete: bool,
 }
 
@@ -225,11 +225,12 @@ pub struct For {
     pub at: String,
     /// The items.
     pub items: Expression,
-    /// Goes on while this is true.
+    /// The loop continues while this is true.
     pub condition: Option<Expression>,
-    /// What is done with each.
+    /// The tasks of each iteration.
     pub block: Block,
-    /// `metadata.parallel`: so many at the same time, each with the loop's own input; the output is the list of theirs.
+    /// `metadata.parallel`: the maximum number of iterations at the same time. Each gets the input of the loop, and
+    /// the output is the list of their outputs.
     pub parallel: Option<u32>,
 }
 
@@ -238,18 +239,18 @@ pub struct For {
 pub struct Case {
     /// Its name.
     pub name: String,
-    /// Without one it is taken in any case.
+    /// The condition. A case without one always matches.
     pub when: Option<Expression>,
-    /// Where it leads.
+    /// The next step.
     pub then: Flow,
 }
 
 /// Tasks whose errors are caught.
 #[derive(Debug)]
 pub struct Try {
-    /// What is tried.
+    /// The tasks to try.
     pub block: Block,
-    /// `catch.errors.with`: what an error must be like.
+    /// `catch.errors.with`: the fields that an error must have, with their values.
     pub with: Vec<(String, Value)>,
     /// `catch.as`: the error's variable.
     pub variable: String,
@@ -263,35 +264,35 @@ pub struct Try {
     pub handler: Option<Block>,
 }
 
-/// When and how often something is tried again.
+/// The conditions and limits of retries.
 #[derive(Debug)]
 pub struct Retry {
-    /// Only while this is true.
+    /// Retry only if this is true.
     pub when: Option<Expression>,
-    /// Not when this is true.
+    /// Do not retry if this is true.
     pub except_when: Option<Expression>,
-    /// The maximum of retries.
+    /// The maximum number of retries.
     pub max_attempts: Option<u32>,
-    /// The longest time of one attempt.
+    /// The maximum duration of one attempt.
     pub attempt_duration: Option<DurationSpec>,
-    /// The longest time from the first attempt to the start of the last.
+    /// The maximum time from the first attempt to the start of the last.
     pub max_duration: Option<DurationSpec>,
-    /// The wait, before it grows.
+    /// The delay before the first retry.
     pub delay: DurationSpec,
-    /// How it grows.
+    /// The growth of the delay.
     pub backoff: Backoff,
-    /// What is left to chance: from and to.
+    /// The minimum and the maximum of the random addition to the delay.
     pub jitter: Option<(DurationSpec, DurationSpec)>,
 }
 
-/// How the wait between attempts grows.
+/// The growth of the delay between attempts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Backoff {
-    /// It does not.
+    /// The delay is constant.
     Constant,
-    /// By the delay, or so many milliseconds, with every attempt.
+    /// The delay grows by this number of milliseconds with every attempt; by `delay` if it is `None`.
     Linear(Option<u64>),
-    /// By this factor with every attempt.
+    /// The delay is multiplied by this factor with every attempt.
     Exponential(f64),
 }
 
@@ -300,7 +301,7 @@ pub enum Backoff {
 pub struct Emit {
     /// `with`.
     pub event: Template,
-    /// `metadata.topic`: where it is published.
+    /// `metadata.topic`: the topic of the message.
     pub topic: Option<Template>,
     /// `metadata.qos`, 1 by default.
     pub qos: u8,
@@ -313,20 +314,20 @@ pub struct Listen {
     pub strategy: Strategy,
     /// `read`.
     pub read: Read,
-    /// `foreach`: what is done with each event as it comes.
+    /// `foreach`: the tasks for each event.
     pub foreach: Option<Foreach>,
     /// `metadata.events`: a condition over many events, for [`crate::synthesizer`].
     pub rule: Option<Value>,
 }
 
-/// What is done with each event of a listen.
+/// The tasks for each event of a listen.
 #[derive(Debug)]
 pub struct Foreach {
     /// The variable of the event.
     pub item: String,
     /// The variable of its index.
     pub at: String,
-    /// What is done.
+    /// The tasks.
     pub block: Block,
     /// `output.as`.
     pub output: Option<Template>,
@@ -334,58 +335,58 @@ pub struct Foreach {
     pub export: Option<Template>,
 }
 
-/// Which events are waited for.
+/// The events that a listen or a schedule waits for.
 #[derive(Debug)]
 pub struct Strategy {
-    /// How many of the filters.
+    /// The number of filters that must match.
     pub mode: Mode,
-    /// The filters, one at least; with `any: []` one that takes every event.
+    /// The filters, at least one. `any: []` becomes one filter that matches every event.
     pub filters: Vec<EventFilter>,
-    /// Ends an `any`.
+    /// The end of an `any`.
     pub until: Option<Until>,
 }
 
-/// How many of the filters of a strategy have to match.
+/// The number of filters of a strategy that must match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// There is one.
+    /// The only filter.
     One,
-    /// Any.
+    /// Any filter.
     Any,
-    /// Every one, once.
+    /// Every filter, once.
     All,
 }
 
-/// What ends the collecting of events.
+/// The condition that ends the collection of events.
 #[derive(Debug)]
 pub enum Until {
     /// A condition over the list of events so far.
     Condition(Expression),
     /// An event.
     Event(Vec<EventFilter>),
-    /// `until: false`: nothing does.
+    /// `until: false`: the collection does not end.
     Never,
 }
 
-/// What is read of an event.
+/// The part of an event that the workflow reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Read {
     /// Its data.
     Data,
     /// All of it, as a CloudEvent.
     Envelope,
-    /// Its data as it came, without a look at its type.
+    /// Its data without conversion, independent of its type.
     Raw,
 }
 
-/// What an event must be like.
+/// The conditions that an event must meet.
 #[derive(Debug, Clone)]
 pub struct EventFilter {
-    /// Attributes and the values they must have; in `subject` an MQTT topic filter.
+    /// Attributes and their required values. The value of `subject` is an MQTT topic filter.
     pub attributes: Vec<(String, Template)>,
-    /// What its data must be like.
+    /// The condition on its data.
     pub data: Option<DataTest>,
-    /// Parts that must be what they are in other events, or in the workflow's data.
+    /// Parts of the event whose values must equal those in other events, or in the workflow's data.
     pub correlate: Vec<Correlation>,
 }
 
@@ -394,18 +395,18 @@ pub struct EventFilter {
 pub enum DataTest {
     /// True with the data as `.`.
     Condition(Expression),
-    /// The data has at least this.
+    /// The data contains at least this value.
     Contains(Value),
 }
 
-/// A part of an event that tells to which instance it belongs.
+/// A part of an event that selects the instance to which the event belongs.
 #[derive(Debug, Clone)]
 pub struct Correlation {
     /// Its name.
     pub name: String,
-    /// Over the event.
+    /// An expression over the event that returns the part.
     pub from: Expression,
-    /// Its value; that of the first event if it is not given.
+    /// The expected value; the value in the first event if it is not given.
     pub expect: Option<Template>,
 }
 
@@ -414,7 +415,7 @@ pub struct Correlation {
 pub struct Call {
     /// The function.
     pub function: String,
-    /// `with`: what it gets; the task's input if it is not given.
+    /// `with`: the input of the function; the task's input if it is not given.
     pub with: Option<Template>,
 }
 
@@ -423,7 +424,7 @@ pub struct Call {
 pub struct Http {
     /// Method.
     pub method: String,
-    /// URL, in which `{name}` stands for a value of the input.
+    /// The URL. `{name}` is replaced by a value of the input.
     pub endpoint: Template,
     /// Headers.
     pub headers: Option<Template>,
@@ -433,13 +434,13 @@ pub struct Http {
     pub body: Option<Template>,
     /// The authentication, if any.
     pub authentication: Option<Authentication>,
-    /// What is read of the answer.
+    /// The part of the response that the task uses.
     pub output: HttpOutput,
-    /// Whether answers that lead elsewhere are followed.
+    /// True if redirects are followed.
     pub redirect: bool,
 }
 
-/// How a request says who sends it.
+/// The authentication of a request.
 #[derive(Debug)]
 pub enum Authentication {
     /// User name and password (RFC 7617).
@@ -448,14 +449,14 @@ pub enum Authentication {
     Bearer(Template),
 }
 
-/// What is read of an HTTP answer.
+/// The part of an HTTP response that a task uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HttpOutput {
     /// The body in base64.
     Raw,
     /// The body, as JSON if it is JSON.
     Content,
-    /// All of it.
+    /// The whole response.
     Response,
 }
 
@@ -464,11 +465,11 @@ pub enum HttpOutput {
 pub struct Publish {
     /// The topic.
     pub topic: Template,
-    /// The payload: JSON, or a string as it is.
+    /// The payload: JSON, or a string without quotes.
     pub payload: Template,
     /// User properties.
     pub headers: Option<Template>,
-    /// 0 to 2.
+    /// The quality of service, 0 to 2.
     pub qos: u8,
     /// The RETAIN flag.
     pub retain: bool,
@@ -479,9 +480,9 @@ pub struct Publish {
 pub struct RunWorkflow {
     /// Its name.
     pub name: String,
-    /// Its input; the task's if it is not given.
+    /// Its input; the task's input if it is not given.
     pub input: Option<Template>,
-    /// Its end is waited for.
+    /// True if the task waits for the end of the run.
     pub wait: bool,
 }
 
@@ -494,21 +495,21 @@ pub struct RunScript {
     pub arguments: Option<Template>,
     /// Variables of its environment.
     pub environment: Option<Template>,
-    /// Its end is waited for.
+    /// True if the task waits for the end of the run.
     pub wait: bool,
 }
 
-/// What starts a workflow by itself.
+/// The triggers that start a workflow.
 #[derive(Debug)]
 pub struct Schedule {
     /// A cron expression.
     pub cron: Option<String>,
     /// An interval in milliseconds.
     pub every_ms: Option<u64>,
-    /// So many milliseconds after the end of an instance.
+    /// The delay in milliseconds from the end of an instance to the start of the next.
     pub after_ms: Option<u64>,
     /// Events.
     pub on: Option<Strategy>,
-    /// `document.metadata.events`: a condition over many of them, for [`crate::synthesizer`].
+    /// `document.metadata.events`: a condition over several events, for [`crate::synthesizer`].
     pub rule: Option<Value>,
 }

@@ -1,4 +1,4 @@
-//! Reading located values with the errors people need.
+//! Reads located values and reports problems with their places.
 
 use serde_json::Value;
 
@@ -12,19 +12,19 @@ use crate::schema::Schema;
 pub const VARIABLES: [&str; 8] =
     ["context", "input", "output", "secrets", "authorization", "task", "workflow", "runtime"];
 
-/// What is read, and what was wrong with it so far.
+/// The state of reading a definition: the problems found so far, and the variables in scope.
 #[derive(Default)]
 pub struct Reader {
-    /// What is wrong.
+    /// The problems found so far.
     pub problems: Problems,
-    /// Variables of the tasks around this one.
+    /// Variables of the surrounding tasks.
     pub scope: Vec<String>,
-    /// The least [`Expression::quick_bytes`] of the task that is read.
+    /// The minimum of [`Expression::quick_bytes`] in the current task.
     pub quick_bytes: u64,
 }
 
 impl Reader {
-    /// Reports every key that is not known, and what is not a mapping.
+    /// Reports every unknown key, and a value that is not a mapping.
     pub fn check_keys(&mut self, value: &Located, what: &str, known: &[&str]) {
         if !value.is_object() {
             self.problems.add(value.place, format!("{what} is an object, not {}", value.kind()));
@@ -61,7 +61,7 @@ impl Reader {
         }
     }
 
-    /// The value of a key that must be there.
+    /// The value of a required key.
     pub fn required<'a>(&mut self, value: &'a Located, key: &str, what: &str) -> Option<&'a Located> {
         let found = value.get(key);
         if found.is_none() && value.is_object() {
@@ -120,7 +120,7 @@ impl Reader {
         self.parsed(value, what, parsed)
     }
 
-    /// The same, where text is an expression with or without `${ }`.
+    /// Like `template`, but a string is an expression with or without `${ }`.
     pub fn expression_or_template(&mut self, value: &Located, what: &str) -> Option<Template> {
         let parsed = Template::parse_expression_or_template(&value.to_json(), &self.variables());
         self.parsed(value, what, parsed)
@@ -148,7 +148,7 @@ impl Reader {
         self.problems.add(place, format!("{what}: {error}"));
     }
 
-    /// A duration, or an expression that gives one.
+    /// A duration, or an expression that returns one.
     pub fn duration(&mut self, value: &Located, what: &str) -> Option<DurationSpec> {
         let template = self.template(value, what)?;
         match template.literal() {
@@ -163,7 +163,7 @@ impl Reader {
         }
     }
 
-    /// A duration that is known now.
+    /// A duration without expressions.
     pub fn fixed_duration(&mut self, value: &Located, what: &str) -> Option<u64> {
         match duration::parse(&value.to_json()) {
             Ok(ms) => Some(ms),
@@ -224,7 +224,7 @@ impl Reader {
     }
 }
 
-/// The known name that is most like this one.
+/// The most similar known name, if one is similar enough.
 pub fn near<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let scored = known.iter().map(|known| (strsim::jaro_winkler(name, known), *known));
     scored.filter(|(score, _)| *score > 0.8).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, name)| name)

@@ -13,18 +13,18 @@ use super::{
 use crate::document::{Key, Located};
 use crate::expression::{LINEAR_BYTES, Template};
 
-/// Tasks of a definition.
+/// Maximum number of tasks of a definition.
 const MAX_TASKS: usize = 10_000;
-/// Data that is held against a schema within about a millisecond, in bytes.
+/// The size of data, in bytes, that is validated against a schema within about a millisecond.
 const SCHEMA_BYTES: u64 = 16 << 10;
-/// Tasks in tasks.
+/// Maximum nesting depth of tasks.
 const MAX_DEPTH: usize = 32;
-/// Branches of a loop at the same time.
+/// Maximum number of parallel iterations of a loop.
 const MAX_PARALLEL: u64 = 10_000;
 
 /// Keys that any task may have.
 const COMMON: [&str; 7] = ["if", "input", "output", "export", "timeout", "then", "metadata"];
-/// Each task has one of these, and further keys of its own.
+/// The keys that select the kind of a task, each with its additional keys.
 const KINDS: [(&str, &[&str]); 12] = [
     ("call", &["with"]),
     ("do", &[]),
@@ -83,7 +83,7 @@ impl Compiler {
         Some(Block { tasks })
     }
 
-    /// Reports names that come twice.
+    /// Reports duplicate names.
     fn check_names(&mut self, named: &[Option<(&Key, &Located)>]) {
         let mut names = BTreeSet::new();
         for (key, _) in named.iter().flatten() {
@@ -156,7 +156,7 @@ impl Compiler {
             self.reader.problems.add(key.place, format!("there are more than {MAX_TASKS} tasks"));
             return None;
         }
-        // Its place comes before those of the tasks in it.
+        // The id of a task is smaller than those of its inner tasks.
         let id = self.nodes.len() as NodeId;
         self.nodes.push(Node {
             name: key.text.clone(),
@@ -283,7 +283,7 @@ impl Compiler {
         for (index, named) in named.iter().enumerate() {
             let Some((key, task)) = named else { continue };
             let path = format!("{path}/fork/branches/{index}/{}", escape(&key.text));
-            // A branch has no neighbours it could lead to.
+            // A branch has no other tasks that `then` could name.
             ids.extend(self.task(key, task, &path, &[], depth + 1));
         }
         (ids.len() == items.len()).then_some(Fork { branches: ids, compete })
@@ -402,7 +402,7 @@ impl Compiler {
         })
     }
 
-    /// A field that an error must have to be caught, and its value.
+    /// A field that a caught error must have, and its value.
     fn error_field(&mut self, key: &Key, value: &Located) {
         let plain = value.to_json();
         if key.text == "status" {
@@ -427,7 +427,7 @@ impl Compiler {
         }
     }
 
-    /// A retry policy, one that can't be followed refused.
+    /// A retry policy. Reports a policy that cannot be applied.
     pub fn retry_policy(&mut self, value: &Located) -> Option<Retry> {
         let value = self.reader.object(value, "`retry`")?;
         self.reader.check_keys(
@@ -563,7 +563,7 @@ impl Compiler {
         self.reader.template(&error, "`error`")
     }
 
-    /// A condition over many events, which the synthesizer checks.
+    /// A condition over several events, for the synthesizer.
     pub fn rule(&mut self, value: &Located, strategy: &super::Strategy) -> Option<Value> {
         let rule = value.to_json();
         let compile = |text: &str| {
@@ -581,7 +581,7 @@ impl Compiler {
     }
 }
 
-/// What is not there is fine; what is there and wrong is not.
+/// `Some(None)` if the value is missing, `None` if it is invalid.
 pub(super) fn settled<T>(value: Option<Option<T>>) -> Option<Option<T>> {
     match value {
         None => Some(None),

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use crate::weight::weight;
 
-/// Memory of an event or a key beside its value: the reference counts, and its slot in a collection, twice since
-/// collections grow ahead of their length.
+/// Memory of an event or a key, in addition to its value: the reference counts, and its slot in a collection. The
+/// slot counts twice, because collections allocate more capacity than they need.
 const SLOT_BYTES: usize = 16 + 2 * size_of::<(i64, Charged)>();
 
 /// A shared event or key. Serialized as its value in human-readable formats, as JSON text in others.
@@ -56,7 +56,7 @@ impl Timed {
         self.events.push_back((at, event));
     }
 
-    /// Lets the oldest event go. Says whether there was one.
+    /// Drops the oldest event. Returns true if there was one.
     pub(super) fn pop(&mut self) -> bool {
         let Some((_, event)) = self.events.pop_front() else { return false };
         self.bytes = self.bytes.saturating_sub(event.bytes());
@@ -73,17 +73,17 @@ impl Timed {
         self.events.len()
     }
 
-    /// How many events came before a time.
+    /// The number of events before a time.
     pub(super) fn len_before(&self, time: i64) -> usize {
         self.events.partition_point(|(at, _)| *at < time)
     }
 
-    /// The memory that all of them take.
+    /// The memory of all events, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// So many of them, from the oldest on.
+    /// The oldest `events` events.
     pub(super) fn oldest(&self, events: usize) -> Vec<Arc<Value>> {
         self.events.iter().take(events).map(|(_, event)| event.share()).collect()
     }
@@ -97,7 +97,7 @@ impl Timed {
     }
 }
 
-/// A burst's room is not kept for quiet times.
+/// Shrinks a queue whose capacity is much larger than its length, after a burst of events.
 pub(super) fn release_room<T>(held: &mut VecDeque<T>) {
     if held.capacity() > 64 && held.len() < held.capacity() / 4 {
         held.shrink_to(held.len() * 2);

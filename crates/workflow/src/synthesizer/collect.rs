@@ -8,19 +8,19 @@ use serde_json::json;
 use super::charged::{Charged, Timed};
 use super::step::{Arrival, Happening, Outcome};
 
-/// The events on the way to a number of them, oldest first, with their times.
+/// The events collected so far, until their number reaches the rule's count; oldest first, with their times.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Count {
     events: Timed,
-    /// Events that grew too old, or took too much memory, since the last firing.
+    /// Number of events dropped since the last firing because they were too old or took too much memory.
     dropped: u64,
 }
 
-/// The newest event of each filter, if there is one, with its time.
+/// The newest event of each filter, with its time; `None` for a filter without an event.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct All {
     events: Vec<Option<(i64, Charged)>>,
-    /// Events that were replaced, grew too old or took too much memory since the last firing.
+    /// Number of events dropped since the last firing because they were replaced, too old, or took too much memory.
     dropped: u64,
 }
 
@@ -62,7 +62,7 @@ impl Count {
         self.events.bytes()
     }
 
-    /// Lets the oldest event go. Says whether there was one.
+    /// Drops the oldest event. Returns true if there was one.
     pub(super) fn let_go(&mut self) -> bool {
         let had_one = self.events.pop();
         self.dropped = self.dropped.saturating_add(u64::from(had_one));
@@ -119,13 +119,13 @@ impl All {
         self.events.iter().flatten().count()
     }
 
-    /// There are as many places as filters, so that no sum is kept.
+    /// Computes the sum on each call: the number of slots is the number of filters, which is small.
     pub(super) fn bytes(&self) -> usize {
         let events: usize = self.events.iter().flatten().map(|(_, event)| event.bytes()).sum();
         size_of_val(self.events.as_slice()) + events
     }
 
-    /// Lets the oldest event go. Says whether there was one.
+    /// Drops the oldest event. Returns true if there was one.
     pub(super) fn let_go(&mut self) -> bool {
         let held = self.events.iter_mut().filter(|place| place.is_some());
         let oldest = held.min_by_key(|place| place.as_ref().map(|(at, _)| *at));
@@ -134,7 +134,7 @@ impl All {
         had_one
     }
 
-    /// Whether this waits for so many filters and is not complete.
+    /// True if this collection is for `sources` filters and is not complete.
     pub(super) fn fits(&self, sources: usize) -> bool {
         self.events.len() == sources && self.held() < sources
     }

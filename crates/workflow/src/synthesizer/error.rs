@@ -9,7 +9,7 @@ pub enum RuleError {
     /// A value is not of the type that its key has.
     #[error("`{}` is {found}, not {expected}", shown(.pointer))]
     Type {
-        /// Where in the rule, as a JSON pointer; empty for the rule itself.
+        /// The location in the rule, as a JSON pointer; empty for the rule itself.
         pointer: String,
         /// The expected type, with its article.
         expected: &'static str,
@@ -19,9 +19,9 @@ pub enum RuleError {
     /// The key is unknown.
     #[error("`{}` is not a key of an event rule; {}", .pointer, near_or_known(.near, .known))]
     UnknownKey {
-        /// Where in the rule, as a JSON pointer.
+        /// The location in the rule, as a JSON pointer.
         pointer: String,
-        /// The most similar key, if one is near.
+        /// The most similar key, if one is similar enough.
         near: Option<&'static str>,
         /// All known keys.
         known: &'static [&'static str],
@@ -29,7 +29,7 @@ pub enum RuleError {
     /// A required key is missing.
     #[error("`{pointer}` is missing; {help}")]
     Missing {
-        /// Where in the rule, as a JSON pointer.
+        /// The location in the rule, as a JSON pointer.
         pointer: String,
         /// What to write.
         help: &'static str,
@@ -43,7 +43,7 @@ pub enum RuleError {
     /// Two keys exclude each other.
     #[error("`{pointer}` does not go with `{other}`; {help}")]
     Conflict {
-        /// Where in the rule, as a JSON pointer.
+        /// The location in the rule, as a JSON pointer.
         pointer: String,
         /// The other key, as a JSON pointer.
         other: String,
@@ -53,7 +53,7 @@ pub enum RuleError {
     /// A number is out of range.
     #[error("`{pointer}` is {found}, but must be {allowed}")]
     Number {
-        /// Where in the rule, as a JSON pointer.
+        /// The location in the rule, as a JSON pointer.
         pointer: String,
         /// The value in the rule.
         found: String,
@@ -65,7 +65,7 @@ pub enum RuleError {
         "`{pointer}` is `{text}`, which is not a valid duration: {reason}; write `200ms`, `30s`, `5m`, `1h`, `1d` or `PT30S`"
     )]
     Duration {
-        /// Where in the rule, as a JSON pointer.
+        /// The location in the rule, as a JSON pointer.
         pointer: String,
         /// The value in the rule.
         text: String,
@@ -75,7 +75,7 @@ pub enum RuleError {
     /// An expression is invalid.
     #[error("the expression `{text}` of `{pointer}` cannot be used: {reason}")]
     Expression {
-        /// Where in the rule, as a JSON pointer.
+        /// The location in the rule, as a JSON pointer.
         pointer: String,
         /// The value in the rule.
         text: String,
@@ -85,7 +85,7 @@ pub enum RuleError {
     /// A name or topic filter is invalid.
     #[error("`{pointer}` is `{text}`: {reason}")]
     Text {
-        /// Where in the rule, as a JSON pointer.
+        /// The location in the rule, as a JSON pointer.
         pointer: String,
         /// The value in the rule.
         text: String,
@@ -109,7 +109,7 @@ pub enum RuleExpressionError {
 }
 
 impl RuleError {
-    /// The place in the rule, as a JSON pointer (RFC 6901); empty for the rule itself.
+    /// The location in the rule, as a JSON pointer (RFC 6901); empty for the rule itself.
     pub fn pointer(&self) -> &str {
         match self {
             Self::NoCondition { .. } => "",

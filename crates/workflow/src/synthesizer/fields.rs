@@ -1,4 +1,4 @@
-//! Reads an object of the rule: its keys are checked, and every error has its place.
+//! Reads an object of the rule and checks its keys. Every error has the location in the rule.
 
 use serde_json::{Map, Number, Value};
 
@@ -19,17 +19,17 @@ const UNITS: [(&str, u64); 5] = [
     ("milliseconds", 1),
 ];
 const UNIT_KEYS: &[&str] = &["days", "hours", "minutes", "seconds", "milliseconds"];
-/// The most of a unit: ten years of milliseconds.
+/// The maximum duration, in milliseconds: about ten years.
 const MAX_MS: u64 = duration::MAX_MS;
 
-/// An object at its place, with known keys only.
+/// An object that has only known keys, with its location in the rule.
 pub(super) struct Fields<'v> {
     map: &'v Map<String, Value>,
     pointer: String,
 }
 
 impl<'v> Fields<'v> {
-    /// Errors if `value` is not an object or has keys that are not `known`.
+    /// Returns an error if `value` is not an object or has a key that is not in `known`.
     pub(super) fn new(
         value: &'v Value,
         pointer: String,
@@ -56,7 +56,7 @@ impl<'v> Fields<'v> {
         self.map.get(key)
     }
 
-    /// An error if both keys are there.
+    /// Returns an error if both keys exist.
     pub(super) fn not_both(&self, key: &str, other: &str, help: &'static str) -> Result<(), RuleError> {
         if self.map.contains_key(key) && self.map.contains_key(other) {
             return Err(RuleError::Conflict { pointer: self.at(key), other: self.at(other), help });
@@ -64,7 +64,7 @@ impl<'v> Fields<'v> {
         Ok(())
     }
 
-    /// An object below this one.
+    /// Reads an object below this one.
     pub(super) fn object(
         &self,
         key: &str,
@@ -73,7 +73,7 @@ impl<'v> Fields<'v> {
         self.get(key).map(|value| Fields::new(value, self.at(key), known)).transpose()
     }
 
-    /// What `read` gave, or an error that says what to write.
+    /// Returns the value that `read` found. Without a value, returns an error whose message says what to write.
     pub(super) fn required<T>(
         &self,
         key: &str,
@@ -118,7 +118,7 @@ impl<'v> Fields<'v> {
         Ok(i64::try_from(ms).ok())
     }
 
-    /// A whole number from `least` to `max`.
+    /// A whole number from `least` to `max`, both included.
     pub(super) fn whole(&self, key: &str, least: u64, max: u64) -> Result<Option<u64>, RuleError> {
         let Some(number) = self.number(key)? else {
             return Ok(None);
@@ -192,7 +192,7 @@ impl<'v> Fields<'v> {
 }
 
 fn nearest(word: &str, known: &[&'static str]) -> Option<&'static str> {
-    // Long words are never near, and comparing them takes long.
+    // A long word is not similar to any key, and the comparison would be slow.
     if word.len() > 64 {
         return None;
     }

@@ -12,10 +12,10 @@ use super::silence::Silence;
 use super::step::{Arrival, Happening, Outcome};
 use super::window::{Grid, Window};
 
-/// Memory of a time that is held without its event, with as much room for more.
+/// Memory of a time that is stored without its event, including spare capacity for another time.
 const TIME_BYTES: usize = 2 * size_of::<i64>();
 
-/// The state of one key. Times are in milliseconds of the caller's clock; after a restart they may be below zero.
+/// The state of one key. Times are in milliseconds of the caller's clock. After a restart they may be negative.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) enum KeyState {
     Count(Count),
@@ -24,12 +24,13 @@ pub(super) enum KeyState {
     Below(Below),
     Silence(Silence),
     All(All),
-    /// Whether a threshold has fired and has not come back.
+    /// True if a threshold has fired and its value has not returned behind the reset level since then.
     Threshold(bool),
 }
 
 impl KeyState {
-    /// The state of a key before its first event, or of all events at the start; nothing for conditions that need none.
+    /// The state of a key before its first event, or of all events at the start. `None` for conditions without a
+    /// state.
     pub(super) fn new(rule: &Rule, grid: &Grid, now: i64) -> Option<Self> {
         Some(match &rule.kind {
             Kind::Count { .. } => Self::Count(Count::default()),
@@ -43,7 +44,7 @@ impl KeyState {
         })
     }
 
-    /// Counts an event. What was due before it has been [passed](Self::pass).
+    /// Counts an event. The caller has already [passed](Self::pass) everything that was due before it.
     pub(super) fn arrive(&mut self, rule: &Rule, arrival: &Arrival<'_>) -> Outcome {
         match (self, &rule.kind) {
             (Self::Count(cell), Kind::Count { events }) => cell.arrive(*events, arrival),
@@ -57,7 +58,7 @@ impl KeyState {
         }
     }
 
-    /// When [`pass`](Self::pass) is to be called next, if no event comes.
+    /// The time of the next [`pass`](Self::pass), if no event arrives before.
     pub(super) fn due(&self, rule: &Rule, grid: &Grid) -> Option<i64> {
         match (self, &rule.kind) {
             (Self::Count(cell), _) => cell.due(rule.within_ms?),
@@ -69,7 +70,7 @@ impl KeyState {
         }
     }
 
-    /// Does what was due at `due`, which is not after `now`. Afterwards [`due`](Self::due) is later.
+    /// Performs the step that is due at `due`, which is not after `now`. Afterwards [`due`](Self::due) is later.
     pub(super) fn pass(&mut self, rule: &Rule, grid: &Grid, due: i64, now: i64) -> Outcome {
         match (self, &rule.kind) {
             (Self::Count(cell), _) => cell.pass(rule.within_ms, due),
@@ -83,7 +84,7 @@ impl KeyState {
         }
     }
 
-    /// Whether nothing would change if this were forgotten and made anew by the next event.
+    /// True if this state can be dropped without effect: the next event would create an equal one.
     pub(super) fn is_blank(&self, rule: &Rule, now: i64) -> bool {
         let keyed = rule.key.is_some();
         match (self, &rule.kind) {
@@ -98,7 +99,7 @@ impl KeyState {
         }
     }
 
-    /// How many events are held.
+    /// The number of stored events.
     pub(super) fn events(&self) -> usize {
         match self {
             Self::Count(cell) => cell.held(),
@@ -109,7 +110,7 @@ impl KeyState {
         }
     }
 
-    /// How many times of events are held without the events.
+    /// The number of times that are stored without their events.
     pub(super) fn times(&self) -> usize {
         match self {
             Self::Above(cell) => cell.held(),
@@ -118,7 +119,7 @@ impl KeyState {
         }
     }
 
-    /// The memory of what it holds, beside itself.
+    /// The memory of the stored events and times, without the state itself, in bytes.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Count(cell) => cell.bytes(),
@@ -130,8 +131,8 @@ impl KeyState {
         }
     }
 
-    /// Lets the oldest event go, or the oldest time of one. Gives the number of events among that, or nothing if nothing
-    /// is held.
+    /// Drops the oldest event, or the oldest stored time. Returns the number of events dropped, or `None` if nothing
+    /// is stored.
     pub(super) fn let_go(&mut self) -> Option<u64> {
         match self {
             Self::Count(cell) => cell.let_go().then_some(1),
@@ -144,7 +145,7 @@ impl KeyState {
         }
     }
 
-    /// Whether this is a state of such a rule.
+    /// True if this state belongs to the rule's condition.
     pub(super) fn fits(&self, rule: &Rule) -> bool {
         match (self, &rule.kind) {
             (Self::Count(cell), Kind::Count { events }) => cell.held() < *events,
@@ -158,14 +159,14 @@ impl KeyState {
         }
     }
 
-    /// Fits a window to the rule's borders, which may be others than those that it was remembered with.
+    /// Aligns a window with the rule's grid, which may differ from the grid that the state was stored with.
     pub(super) fn align(&mut self, grid: &Grid) {
         if let Self::Window(cell) = self {
             cell.align(grid);
         }
     }
 
-    /// Moves all times by so many milliseconds.
+    /// Moves all times by `by_ms` milliseconds.
     pub(super) fn shift(&mut self, by_ms: i64) {
         match self {
             Self::Count(cell) => cell.shift(by_ms),
@@ -179,7 +180,7 @@ impl KeyState {
     }
 }
 
-/// A threshold's step: `past` is whether it has fired and has not come back.
+/// The step of a threshold. `past`: the threshold has fired and its value has not returned since then.
 fn cross(past: &mut bool, level: &Level, arrival: &Arrival<'_>) -> Outcome {
     let Some(number) = &arrival.value else {
         return Outcome::default();

@@ -1,31 +1,31 @@
-//! The keys with their states: found by key, by when something is due, and by when they were last used.
+//! The states of all keys, with three indexes: by key, by due time, and by last use.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::charged::Charged;
 use super::key_state::KeyState;
 
-/// Memory of a key's state, beside what it holds: its place in each of the maps, which are half full at least.
+/// Memory of a key's state, without its contents: the entry in each of the maps, which are at least half full.
 const SLOT_BYTES: usize = 2 * (size_of::<Slot>() + size_of::<(Key, u64)>() + 6 * size_of::<u64>());
 
-/// A key; without `key` in the rule there is one state, for `None`.
+/// A key. If the rule has no `key`, there is one state, for `None`.
 pub(super) type Key = Option<Charged>;
 
 /// The states of all keys. Every step takes O(log n).
 #[derive(Debug, Default)]
 pub(super) struct Keys {
     ids: HashMap<Key, u64>,
-    /// By id; ids grow with the order in which keys came.
+    /// By id. Ids grow in the order in which keys are added.
     slots: BTreeMap<u64, Slot>,
-    /// When, and the slot's id.
+    /// The due time, and the slot's id.
     due: BTreeSet<(i64, u64)>,
-    /// The slot's id by its last use; the least recent is first.
+    /// The slot's id by its last use; the least recently used is first.
     used: BTreeMap<u64, u64>,
     next: u64,
     held: Size,
 }
 
-/// How much states hold.
+/// Totals of all states.
 #[derive(Debug, Clone, Copy, Default)]
 struct Size {
     events: usize,
@@ -69,17 +69,17 @@ impl Keys {
         self.slots.len()
     }
 
-    /// How many events all states hold.
+    /// The number of events in all states.
     pub(super) fn events(&self) -> usize {
         self.held.events
     }
 
-    /// How many times of events all states hold.
+    /// The number of event times in all states.
     pub(super) fn times(&self) -> usize {
         self.held.times
     }
 
-    /// The memory of all keys and states, as a sum that is kept.
+    /// The memory of all keys and states, in bytes. The sum is kept up to date.
     pub(super) fn bytes(&self) -> usize {
         self.held.bytes
     }
@@ -88,7 +88,7 @@ impl Keys {
         self.ids.get(key).copied()
     }
 
-    /// Adds a key that is not there; it counts as just used.
+    /// Adds a key that does not exist yet; it counts as just used.
     pub(super) fn add(&mut self, key: Key, cell: KeyState) -> u64 {
         let (id, used) = (self.stamp(), self.stamp());
         self.held.add(Size::of(&key, &cell));
@@ -98,7 +98,7 @@ impl Keys {
         id
     }
 
-    /// Makes a key the one that was used last.
+    /// Makes a key the most recently used one.
     pub(super) fn touch(&mut self, id: u64) {
         let stamp = self.stamp();
         if let Some(slot) = self.slots.get_mut(&id) {
@@ -108,7 +108,7 @@ impl Keys {
         }
     }
 
-    /// Changes a state; `step` gives when something is due next, besides its result.
+    /// Changes a state. `step` returns the next due time and its result.
     pub(super) fn change<T>(
         &mut self,
         id: u64,
@@ -129,7 +129,7 @@ impl Keys {
         Some(result)
     }
 
-    /// When something is due first, and for which key.
+    /// The earliest due time, and the id of its key.
     pub(super) fn first_due(&self) -> Option<(i64, u64)> {
         self.due.first().copied()
     }
@@ -138,7 +138,7 @@ impl Keys {
         self.slots.get(&id)?.due
     }
 
-    /// The key that was used the longest time ago.
+    /// The least recently used key.
     pub(super) fn oldest(&self) -> Option<(u64, &KeyState)> {
         let (_, id) = self.used.first_key_value()?;
         self.slots.get(id).map(|slot| (*id, &slot.cell))
@@ -148,7 +148,7 @@ impl Keys {
         self.slots.get(&id).map(|slot| &slot.cell)
     }
 
-    /// Lets a key go, with what it held.
+    /// Removes a key with its state.
     pub(super) fn remove(&mut self, id: u64) -> Option<KeyState> {
         let slot = self.slots.remove(&id)?;
         self.ids.remove(&slot.key);

@@ -1,4 +1,4 @@
-//! Counts events, keeps the keys within their limits, and says when time is up.
+//! Counts events, keeps the keys within their limits, and fires when time has passed.
 
 use std::sync::Arc;
 
@@ -14,17 +14,17 @@ use super::step::{Arrival, Happening, Outcome};
 use super::window::Grid;
 use super::{Counts, Firing};
 
-/// The most firings that one call gives; if there are more, [`Synthesizer::due_ms`] stays in the past.
+/// The maximum number of firings of one call. If more are due, [`Synthesizer::due_ms`] stays in the past.
 const CALL_FIRINGS: usize = 256;
-/// The most events held for all keys together.
+/// The maximum number of events of all keys together.
 const ALL_EVENTS: usize = 100_000;
-/// The most times of events held for all keys together.
+/// The maximum number of event times of all keys together.
 const ALL_TIMES: usize = RATE_EVENTS + 1;
 
-/// Counts events and says when its rule's condition is met.
+/// Counts events and fires when the condition of its rule is met.
 ///
-/// It has no clock: every call says what time it is, in milliseconds of a clock that never goes back (a time before
-/// that of the last call is taken as that). The caller calls [`tick`](Self::tick) when [`due_ms`](Self::due_ms) says.
+/// It has no clock. Every call passes the time, in milliseconds of a clock that never goes back; a time before that
+/// of the last call is replaced by the last one. The caller calls [`tick`](Self::tick) at [`due_ms`](Self::due_ms).
 #[derive(Debug)]
 pub struct Synthesizer {
     rule: Rule,
@@ -37,7 +37,7 @@ pub struct Synthesizer {
 }
 
 impl Synthesizer {
-    /// Begins at `now_ms`: the first window starts then, and so does the wait of a silence without a key.
+    /// Starts at `now_ms`: the first window starts then, and so does the wait of a silence without a key.
     pub fn new(rule: Rule, now_ms: u64) -> Self {
         let now = millis(now_ms);
         let mut new = Self::bare(rule, now, now);
@@ -45,13 +45,13 @@ impl Synthesizer {
         new
     }
 
-    /// Counts an event that came at `now_ms`. `source` is the index of the filter of `all` that it matched; other
-    /// conditions do not look at it. What was due by then happens first, and is among the firings.
+    /// Counts an event that arrived at `now_ms`. `source` is the index of the filter of `all` that it matched; other
+    /// conditions ignore it. Everything that was due before is processed first, and its firings are in the result.
     ///
     /// # Errors
     ///
-    /// The event has no key, no value, or a filter that does not exist. It is not counted then; everything else stays
-    /// as it was.
+    /// The event has no key, no value, or a filter that does not exist. Then it is not counted, and the state is
+    /// unchanged.
     pub fn handle(
         &mut self,
         source: usize,
@@ -67,11 +67,12 @@ impl Synthesizer {
         &self.rule
     }
 
-    /// Counts an event with what [`Rule::read`] has found in it, as [`handle`](Self::handle) does; evaluates nothing.
+    /// Counts an event like [`handle`](Self::handle), with the values that [`Rule::read`] computed. Evaluates no
+    /// expression.
     ///
     /// # Errors
     ///
-    /// The filter does not exist. The event is not counted then.
+    /// The filter does not exist. Then the event is not counted.
     pub fn count(
         &mut self,
         source: usize,
@@ -90,7 +91,7 @@ impl Synthesizer {
         let now = self.now;
         let id = match self.keys.id(&key) {
             Some(id) => {
-                // Its turn may not have come in this call.
+                // The key may still be due, if this call reached its maximum number of firings.
                 if let (Some(due), false) =
                     (self.keys.due_of(id), matches!(self.rule.kind, Kind::Window { .. }))
                     && due <= now
@@ -116,7 +117,7 @@ impl Synthesizer {
         Ok(firings)
     }
 
-    /// Takes the length that the queue of a `queue` rule has at `now_ms`; other rules do not look at it.
+    /// Sets the length of the queue of a `queue` rule at `now_ms`. Other rules ignore it.
     pub fn queue_length(&mut self, length: u64, now_ms: u64) -> Vec<Firing> {
         self.now = self.now.max(millis(now_ms));
         let Some((queue, longer_than)) = self.rule.queue() else {
@@ -135,13 +136,13 @@ impl Synthesizer {
         }
     }
 
-    /// When [`tick`](Self::tick) is to be called next, if no event comes before.
+    /// The time of the next [`tick`](Self::tick), if no event arrives before.
     pub fn due_ms(&self) -> Option<u64> {
         self.keys.first_due().map(|(due, _)| u64::try_from(due).unwrap_or(0))
     }
 
-    /// Does what is due by `now_ms`, in its order. Gives at most 256 firings; if more are due,
-    /// [`due_ms`](Self::due_ms) is not after `now_ms`, and the next call gives them.
+    /// Processes everything that is due by `now_ms`, in order of time. Returns at most 256 firings. If more are due,
+    /// [`due_ms`](Self::due_ms) is not after `now_ms`, and the next call returns them.
     pub fn tick(&mut self, now_ms: u64) -> Vec<Firing> {
         self.now = self.now.max(millis(now_ms));
         let mut firings = Vec::new();
@@ -154,7 +155,7 @@ impl Synthesizer {
         firings
     }
 
-    /// What it holds and has let go, for metrics.
+    /// Numbers of stored and dropped keys and events, for metrics.
     pub fn counts(&self) -> Counts {
         Counts {
             keys: self.keys.len(),
@@ -165,14 +166,15 @@ impl Synthesizer {
         }
     }
 
-    /// Memory of the keys and events that it holds, in bytes: an estimate that depends on nothing but what they are. Costs no
-    /// walk over them.
+    /// Estimated memory of the stored keys and events, in bytes. The estimate depends only on their values. The sum
+    /// is kept up to date, so this call is cheap.
     pub fn bytes(&self) -> usize {
         self.keys.bytes()
     }
 
-    /// Lets the least recently used keys go, and of the last key the oldest events (of a rate: their times), until it
-    /// holds at most so many bytes. Without `key` there is one key. Says whether it let something go.
+    /// Drops the least recently used keys until at most `max_bytes` bytes are stored. Of the last key, drops the
+    /// oldest events (for a rate: their times). Without `key` there is only one key. Returns true if anything was
+    /// dropped.
     pub fn trim(&mut self, max_bytes: usize) -> bool {
         let mut has_trimmed = false;
         while self.bytes() > max_bytes {
@@ -187,7 +189,7 @@ impl Synthesizer {
         has_trimmed
     }
 
-    /// What it remembers at `now_ms`, to be [restored](Self::restore). Takes time and room for every event held.
+    /// The state at `now_ms`, for [`restore`](Self::restore). Copies every stored event.
     pub fn state(&self, now_ms: u64) -> State {
         let by_ms = self.now.max(millis(now_ms)).saturating_neg();
         let shifted = |(key, cell): (&Key, &KeyState)| {
@@ -205,8 +207,8 @@ impl Synthesizer {
         }
     }
 
-    /// Goes on at `now_ms` from what was remembered. What does not fit the rule, since that was changed, is let go; if
-    /// the condition is another one, it begins anew.
+    /// Continues at `now_ms` from a stored state. Parts that do not fit the rule, because the rule has changed, are
+    /// dropped. If the condition is another one, the synthesizer starts without state.
     pub fn restore(rule: Rule, state: State, now_ms: u64) -> Self {
         let now = millis(now_ms);
         if state.condition != rule.condition() {
@@ -241,7 +243,7 @@ impl Synthesizer {
         Self { rule, grid, now, keys: Keys::default(), long_queue: false, dropped: 0, evicted: 0 }
     }
 
-    /// Without a key, some conditions are about the time before the first event too.
+    /// Without a key, some conditions also consider the time before the first event.
     fn begin(&mut self) {
         let without_events = match self.rule.kind {
             Kind::Window { empty, .. } => empty,
@@ -253,7 +255,7 @@ impl Synthesizer {
         }
     }
 
-    /// Adds the state of a new key, if the condition has any.
+    /// Adds the state of a new key, if the condition needs one.
     fn add(&mut self, key: Key) -> Option<u64> {
         let cell = KeyState::new(&self.rule, &self.grid, self.now)?;
         let due = cell.due(&self.rule, &self.grid);
@@ -262,19 +264,19 @@ impl Synthesizer {
         Some(id)
     }
 
-    /// Does what is due for a key.
+    /// Processes the due step of a key.
     fn pass(&mut self, id: u64, due: i64) -> Option<Firing> {
         let (rule, grid, now) = (&self.rule, &self.grid, self.now);
         let outcome = self.keys.change(id, |cell, key| {
             let outcome = cell.pass(rule, grid, due, now);
-            // Never again at the same time, whatever was restored.
+            // The next time is always later, even with a damaged restored state.
             let next = cell.due(rule, grid).map(|next| next.max(due.saturating_add(1)));
             (next, (key.clone(), outcome))
         });
         self.finish(id, outcome)
     }
 
-    /// Counts what was lost, forgets a key with nothing to remember, and gives the firing.
+    /// Counts dropped events, removes a key without state, and returns the firing.
     fn finish(&mut self, id: u64, outcome: Option<(Key, Outcome)>) -> Option<Firing> {
         let (key, Outcome { happening, lost }) = outcome?;
         self.dropped = self.dropped.saturating_add(lost);
@@ -286,8 +288,8 @@ impl Synthesizer {
         Some(Firing { key: key.map(|key| (*key).clone()), events, dropped, late_ms, facts })
     }
 
-    /// Forgets the least recently used keys that are blank by time alone; two for each event, so that they cannot pile
-    /// up.
+    /// Removes the least recently used keys that became blank with time. Checks two keys for each event, so that
+    /// blank keys cannot accumulate.
     fn sweep(&mut self) {
         for _ in 0..2 {
             match self.keys.oldest() {
@@ -299,7 +301,7 @@ impl Synthesizer {
         }
     }
 
-    /// Lets the least recently used keys go until everything is within its limits; the last one stays.
+    /// Removes the least recently used keys until all limits are met. The last key stays.
     fn make_room(&mut self) {
         while self.keys.len() > self.rule.limit
             || (self.keys.len() > 1 && (self.keys.events() > ALL_EVENTS || self.keys.times() > ALL_TIMES))
@@ -311,14 +313,14 @@ impl Synthesizer {
         }
     }
 
-    /// Lets a key go with all it has.
+    /// Removes a key with its state.
     fn evict(&mut self, id: u64) {
         let events = self.keys.remove(id).map_or(0, |cell| cell.events());
         self.dropped = self.dropped.saturating_add(events as u64);
         self.evicted = self.evicted.saturating_add(1);
     }
 
-    /// Lets the oldest event of a key go. Says whether there was one.
+    /// Drops the oldest event of a key. Returns true if there was one.
     fn let_go_oldest(&mut self, id: u64) -> bool {
         let (rule, grid) = (&self.rule, &self.grid);
         let lost = self.keys.change(id, |cell, _| {
@@ -334,7 +336,7 @@ impl Synthesizer {
     }
 }
 
-/// Later times are taken as the last one from which durations can be counted.
+/// Converts a time. Later times become the maximum, which leaves room to add durations.
 fn millis(ms: u64) -> i64 {
     i64::try_from(ms).unwrap_or(i64::MAX).min(i64::MAX / 2)
 }

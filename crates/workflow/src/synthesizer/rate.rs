@@ -1,4 +1,4 @@
-//! More, or fewer, than so many events in any stretch of time that ends now.
+//! The rate conditions: more, or fewer, than a number of events within the period that ends now.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::step::{Arrival, Happening, Outcome};
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Above {
     times: VecDeque<i64>,
-    /// Whether it has fired and the rate has not been back since.
+    /// True if it has fired and the rate has not returned to the limit since then.
     past: bool,
 }
 
@@ -21,16 +21,16 @@ pub(super) struct Above {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Below {
     times: VecDeque<i64>,
-    /// A whole period must have gone by before there is a rate.
+    /// The start of the observation. The rate is known only after one whole period.
     began_ms: i64,
-    /// Whether the rate was reached since the last firing.
+    /// True if the rate was reached since the last firing.
     armed: bool,
 }
 
 impl Above {
     pub(super) fn arrive(&mut self, above: usize, per_ms: i64, arrival: &Arrival<'_>) -> Outcome {
-        // Whether the rate was back shows at the end of a millisecond: an event that leaves as another comes changes
-        // nothing.
+        // The end of a millisecond decides if the rate has returned: an event that expires at the same time as
+        // another arrives does not change the rate.
         if self.times.back().is_some_and(|last| *last < arrival.now) {
             let oldest_ends = self.times.front().map(|at| at.saturating_add(per_ms));
             self.past &= self.times.len() > above && oldest_ends >= Some(arrival.now);
@@ -40,7 +40,7 @@ impl Above {
         }
         release_room(&mut self.times);
         self.times.push_back(arrival.now);
-        // More than these are never needed to know that the rate is exceeded.
+        // This number of times is enough to know that the rate is exceeded.
         if self.times.len() > above.saturating_add(1) {
             self.times.pop_front();
         }
@@ -54,9 +54,10 @@ impl Above {
         Outcome { happening: Some(Happening { at: arrival.now, events, dropped: 0, facts }), lost: 0 }
     }
 
-    /// Whether no event counts any more.
+    /// True if no event is within the period any more.
     pub(super) fn is_over(&self, per_ms: i64, now: i64) -> bool {
-        // `past` outlives the last event by the period, and its being back needs a moment after that.
+        // `past` stays set until the last event has expired. The return is seen only after the millisecond of that
+        // expiry.
         self.times.back().is_none_or(|at| at.saturating_add(per_ms) < now)
     }
 
@@ -64,7 +65,7 @@ impl Above {
         self.times.len()
     }
 
-    /// Lets the oldest time go, without which the rate is not exceeded. Says whether there was one.
+    /// Drops the oldest time. Then the rate is no longer exceeded. Returns true if there was one.
     pub(super) fn let_go(&mut self) -> bool {
         let had_one = self.times.pop_front().is_some();
         release_room(&mut self.times);
@@ -91,7 +92,7 @@ impl Below {
         Outcome::default()
     }
 
-    /// When there are too few if no event comes.
+    /// The time at which the events become too few, if no event arrives before.
     pub(super) fn due(&self, below: usize, per_ms: i64) -> Option<i64> {
         if !self.armed {
             return None;
@@ -121,7 +122,8 @@ impl Below {
         self.times.len()
     }
 
-    /// Lets the oldest time go: when that event would count no more, there are surely too few. Says whether there was one.
+    /// Drops the oldest time and moves the start of the observation to it, so that the condition does not fire before that
+    /// event would expire. Returns true if there was one.
     pub(super) fn let_go(&mut self) -> bool {
         let Some(oldest) = self.times.pop_front() else { return false };
         self.began_ms = self.began_ms.max(oldest);

@@ -1,4 +1,4 @@
-//! The expressions of a rule over one event. They need no state, so that no lock of it is held while they are evaluated.
+//! Evaluates the expressions of a rule for one event. This needs no state, so the caller holds no lock during it.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::error::{SynthesisError, kind_of};
 use super::keys::Key;
 use super::rule::{Kind, Rule};
 
-/// The longest key, in bytes as JSON.
+/// The maximum length of a key, in bytes as JSON.
 const KEY_BYTES: usize = 1_024;
 
 /// The values of a rule's expressions for one event.

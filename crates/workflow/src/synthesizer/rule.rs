@@ -9,39 +9,40 @@ use super::error::{RuleError, kind_of};
 use super::fields::{Compile, Fields};
 use crate::expression::ExpressionError;
 
-/// The keys of which a rule has exactly one.
+/// The condition keys. A rule has exactly one of them.
 const CONDITIONS: &[&str] = &["count", "window", "rate", "silence", "all", "threshold", "queue"];
 const KEYS: &[&str] =
     &["key", "count", "window", "rate", "silence", "all", "threshold", "queue", "limit", "within"];
 
-/// The most events kept for one key.
+/// The maximum number of events stored for one key.
 pub(super) const KEY_EVENTS: usize = 10_000;
-/// The highest rate that can be watched, in events per period: their times are kept.
+/// The maximum rate, in events per period. The times of these events are stored.
 pub(super) const RATE_EVENTS: usize = 1_000_000;
-/// How many keys are kept if the rule does not say.
+/// The default of `limit`: the maximum number of keys.
 const DEFAULT_KEYS: usize = 10_000;
-/// The highest `limit`.
+/// The maximum value of `limit`.
 const MAX_KEYS: u64 = 100_000;
-/// The most filters of `all`.
+/// The maximum number of filters of `all`.
 const MAX_SOURCES: usize = 100;
-/// The most windows that an event can be in.
+/// The maximum number of overlapping windows that contain one event.
 const MAX_OVERLAP: i64 = 10_000;
 
-/// When a workflow starts or goes on: one condition over the events that it listens to. Cheap to clone.
+/// The condition, over the events that a workflow listens to, on which the workflow starts or continues. Cheap to
+/// clone.
 #[derive(Clone)]
 pub struct Rule {
     pub(super) key: Option<Predicate>,
     pub(super) kind: Kind,
-    /// The most keys kept.
+    /// The maximum number of keys.
     pub(super) limit: usize,
-    /// After how many milliseconds an event leaves an unfinished collection.
+    /// The age in milliseconds at which an event leaves an unfinished collection.
     pub(super) within_ms: Option<i64>,
 }
 
-/// Which queue a rule watches.
+/// The queue that a rule watches.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Queue {
-    /// That of the function of this name: its invocations that wait.
+    /// The queue of the function with this name: its waiting invocations.
     Function(String),
     /// The messages that wait for subscribers of this topic filter.
     Filter(String),
@@ -60,24 +61,24 @@ pub(super) enum Kind {
     Queue { of: Queue, longer_than: u64 },
 }
 
-/// Where a threshold fires and where it comes to rest again.
+/// The levels at which a threshold fires and at which it is reset.
 #[derive(Debug, Clone)]
 pub(super) struct Level {
-    /// Fires above `fires` if true, else below it.
+    /// True: it fires above `fires`. False: it fires below `fires`.
     pub(super) rising: bool,
     pub(super) fires: Number,
     pub(super) back: Number,
 }
 
 impl Rule {
-    /// Reads a rule of the form that the [module](super) describes.
+    /// Reads a rule in the format that the [module](super) describes.
     ///
     /// `sources` is the number of filters that `all` waits for; the other conditions ignore it. `compile` compiles the
     /// jq text inside of `${ … }`.
     ///
     /// # Errors
     ///
-    /// The first error, with its place in the rule and the remedy.
+    /// The first error, with its location in the rule and the remedy.
     pub fn parse(
         value: &Value,
         sources: usize,
@@ -137,8 +138,8 @@ impl Rule {
         }
     }
 
-    /// Whether time alone can change something, so that [`Synthesizer::tick`](super::Synthesizer::tick) has to be
-    /// called.
+    /// True if the condition can change with time alone. The caller must then call
+    /// [`Synthesizer::tick`](super::Synthesizer::tick).
     pub fn needs_ticks(&self) -> bool {
         match self.kind {
             Kind::Window { .. } | Kind::RateBelow { .. } | Kind::Silence { .. } => true,
@@ -147,8 +148,8 @@ impl Rule {
         }
     }
 
-    /// Which queue is watched and how long it may be, if the condition is `queue`. Such a rule needs no events but the
-    /// queue's length, by [`Synthesizer::queue_length`](super::Synthesizer::queue_length).
+    /// The watched queue and its maximum length, if the condition is `queue`. Such a rule gets no events. Its input
+    /// is the queue's length, through [`Synthesizer::queue_length`](super::Synthesizer::queue_length).
     pub fn queue(&self) -> Option<(&Queue, u64)> {
         match &self.kind {
             Kind::Queue { of, longer_than } => Some((of, *longer_than)),
@@ -300,7 +301,7 @@ fn queue(fields: &Fields<'_>) -> Result<Kind, RuleError> {
     Ok(Kind::Queue { of, longer_than })
 }
 
-/// Why a topic filter is none (MQTT 5.0, section 4.7), if it is none.
+/// The reason why a topic filter is invalid (MQTT 5.0, section 4.7). `None` if it is valid.
 fn filter_error(filter: &str) -> Option<&'static str> {
     let levels: Vec<&str> = filter.split('/').collect();
     let before_last = levels.len().saturating_sub(1);
@@ -319,7 +320,7 @@ pub(super) fn float(number: &Number) -> f64 {
     number.as_f64().unwrap_or(f64::NAN)
 }
 
-/// A number that was checked to be small.
+/// Converts a number whose range was checked before.
 fn size(number: Option<u64>) -> usize {
     number.and_then(|number| usize::try_from(number).ok()).unwrap_or(0)
 }

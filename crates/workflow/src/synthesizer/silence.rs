@@ -1,4 +1,4 @@
-//! Nothing for some time.
+//! The silence condition: no event for a duration.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use serde_json::json;
 use super::charged::Charged;
 use super::step::{Arrival, Happening, Outcome};
 
-/// Waits for the time after the last event; fires once, and again only after an event.
+/// Waits for the duration after the last event. Fires once, and again only after another event.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Silence {
-    /// When the last event came, or when the wait began.
+    /// The time of the last event, or the start of the wait.
     last_ms: i64,
-    /// The last event, until it has been in a firing.
+    /// The last event, until a firing contains it.
     last: Option<Charged>,
     armed: bool,
 }
@@ -52,7 +52,7 @@ impl Silence {
         self.last.as_ref().map_or(0, Charged::bytes)
     }
 
-    /// Lets the last event go: the firing will have none. Says whether there was one.
+    /// Drops the last event; the firing will have none. Returns true if there was one.
     pub(super) fn let_go(&mut self) -> bool {
         self.last.take().is_some()
     }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use serde_json::{Number, Value};
 
-/// An event as the conditions see it.
+/// The input of a condition: an event with its key data.
 pub(super) struct Arrival<'e> {
     pub(super) source: usize,
     pub(super) event: &'e Arc<Value>,
-    /// What the threshold's expression gave.
+    /// The result of the threshold's expression.
     pub(super) value: Option<Number>,
     pub(super) now: i64,
 }
@@ -22,10 +22,10 @@ pub(super) struct Happening {
     pub(super) facts: Value,
 }
 
-/// What a step did.
+/// The result of a step.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Outcome {
     pub(super) happening: Option<Happening>,
-    /// Events that were let go without having been in a firing.
+    /// Number of events that were dropped without a firing that contained them.
     pub(super) lost: u64,
 }

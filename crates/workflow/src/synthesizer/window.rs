@@ -7,7 +7,7 @@ use super::charged::Timed;
 use super::rule::KEY_EVENTS;
 use super::step::{Arrival, Happening, Outcome};
 
-/// Where windows end: every so many milliseconds from the start on, for all keys at the same times.
+/// The ends of windows: one every `every_ms` milliseconds from the origin on, at the same times for all keys.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Grid {
     pub(super) origin_ms: i64,
@@ -15,24 +15,25 @@ pub(super) struct Grid {
     pub(super) every_ms: i64,
 }
 
-/// The events of the open window, oldest first, with their times; of a sliding one also those before that still count.
+/// The events of the open window, oldest first, with their times. A sliding window also has the earlier events that
+/// still count.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Window {
     events: Timed,
-    /// The end of the last window that was passed.
+    /// The end of the last window that was processed.
     passed_ms: i64,
-    /// Events let go since the last firing, as there were too many or they took too much memory.
+    /// Number of events dropped since the last firing because they were too many or took too much memory.
     dropped: u64,
 }
 
 impl Grid {
-    /// The last border that is not after `at`.
+    /// The last window end that is not after `at`.
     fn before(&self, at: i64) -> i64 {
         let whole = at.saturating_sub(self.origin_ms).div_euclid(self.every_ms.max(1));
         self.origin_ms.saturating_add(whole.saturating_mul(self.every_ms))
     }
 
-    /// The first border after `at`: the end of the window that it is in.
+    /// The first window end after `at`: the end of the window that contains `at`.
     fn after(&self, at: i64) -> i64 {
         self.before(at).saturating_add(self.every_ms)
     }
@@ -63,7 +64,8 @@ impl Window {
         }
     }
 
-    /// Ends the window whose border is `due`. Of empty windows that went by together only the last fires, if they do.
+    /// Ends the window whose end is `due`. If several empty windows ended since the last call, only the last of them
+    /// fires, and only if `empty` allows it.
     pub(super) fn pass(&mut self, grid: &Grid, of_ms: i64, empty: bool, due: i64, now: i64) -> Outcome {
         self.forget_before(due.saturating_sub(of_ms));
         let in_window = self.events.len_before(due);
@@ -82,7 +84,7 @@ impl Window {
         });
         let events = self.events.oldest(in_window);
         let dropped = std::mem::take(&mut self.dropped);
-        // Those that are in no later window have no use any more.
+        // Drops the events that are in no later window.
         self.forget_before(border.saturating_add(grid.every_ms).saturating_sub(of_ms));
         Outcome { happening: Some(Happening { at: border, events, dropped, facts }), lost: 0 }
     }
@@ -105,7 +107,7 @@ impl Window {
         self.events.bytes()
     }
 
-    /// Lets the oldest event go. Says whether there was one.
+    /// Drops the oldest event. Returns true if there was one.
     pub(super) fn let_go(&mut self) -> bool {
         let had_one = self.events.pop();
         self.dropped = self.dropped.saturating_add(u64::from(had_one));
