@@ -31,7 +31,7 @@ const MAX_SMALL_BYTES: u64 = 4 << 20;
 const LANE_SHARE: u64 = 8;
 /// The minimum of that part, or a quarter of a small budget: two JavaScript functions with little data.
 const MIN_LANE_BYTES: u64 = 13 << 19;
-/// All invocations of a function together hold at most so many times the bytes that stay free (the dynamic thresholds of
+/// Factor: all invocations of a function together hold at most this many times the free bytes (the dynamic thresholds of
 /// Choudhury and Hahne, 1998): eight ninths of the budget if there is no other, eight seventeenths each if there are two.
 const GREED: u64 = 8;
 /// The first invocation of a function reserves at most one in so many bytes.
