@@ -29,7 +29,7 @@ use crate::{KnownAddresses, Refusal};
 const STEADY: Duration = Duration::from_secs(3);
 /// A member's penalty is removed after this time without misconduct.
 const PROVEN: Duration = Duration::from_secs(60);
-/// The time that all channels have to say goodbye.
+/// Time limit for all channels to close in order.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 /// Addresses of one bootstrap name that are tried.
 const MAX_RESOLVED: usize = 4;
