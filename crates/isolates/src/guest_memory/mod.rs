@@ -228,8 +228,8 @@ impl GuestMemory {
     fn estimate(&self, function: &FunctionMemory, limit_bytes: u64) -> u64 {
         let max_bytes = limit_bytes.saturating_add(ISOLATE_BYTES).min(self.main.max_bytes);
         match function.estimate.load(Relaxed) {
-            // Only a share, so that several functions can have their first call at the same time. Growth beyond it is charged when it
-            // happens.
+            // Only a share, so that several functions can have their first call at the same time. Growth beyond it is charged
+            // when it happens.
             0 => max_bytes.min((self.main.max_bytes / FIRST_SHARE).max(ISOLATE_BYTES)),
             usual => usual.min(max_bytes),
         }
