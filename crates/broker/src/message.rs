@@ -109,7 +109,7 @@ impl Message {
         self
     }
 
-    /// Where it is published.
+    /// The topic of the message.
     pub fn topic(&self) -> &TopicName {
         &self.topic
     }

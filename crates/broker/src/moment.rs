@@ -29,7 +29,7 @@ impl Moment {
     }
 }
 
-/// The moment after so many seconds; `None` for `u32::MAX`, which stands for never.
+/// The moment `seconds` after `now`; `None` for `u32::MAX`, which means never.
 pub(crate) fn after_seconds(now: Instant, seconds: u32) -> Option<Instant> {
     (seconds < u32::MAX).then(|| now + Duration::from_secs(seconds.into()))
 }

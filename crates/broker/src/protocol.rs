@@ -90,7 +90,7 @@ pub(crate) struct Subscription {
     pub identifier: Option<NonZeroU32>,
 }
 
-/// Why a connection ends.
+/// The reason for the end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct End {
     /// For DISCONNECT; `None` when the client cannot read it.

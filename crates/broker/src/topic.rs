@@ -44,7 +44,7 @@ pub enum TopicNameError {
     /// A null character.
     #[error("the topic has a null character at byte {at}; remove it")]
     Null {
-        /// Where it is.
+        /// Its position.
         at: usize,
     },
     /// A wildcard, which belongs into filters only.
@@ -52,7 +52,7 @@ pub enum TopicNameError {
     Wildcard {
         /// `+` or `#`.
         wildcard: char,
-        /// Where it is.
+        /// Its position.
         at: usize,
     },
 }
@@ -78,7 +78,7 @@ pub enum TopicFilterError {
     /// A null character.
     #[error("the topic filter has a null character at byte {at}; remove it")]
     Null {
-        /// Where it is.
+        /// Its position.
         at: usize,
     },
     /// A wildcard beside other characters of its level, such as `a+`.
@@ -88,7 +88,7 @@ pub enum TopicFilterError {
     WildcardNotAlone {
         /// `+` or `#`.
         wildcard: char,
-        /// Where it is.
+        /// Its position.
         at: usize,
     },
     /// A `#` that is not the last level.
@@ -96,7 +96,7 @@ pub enum TopicFilterError {
         "the topic filter has '#' at byte {at} before its end; # is the last level or + a level in between"
     )]
     HashNotLast {
-        /// Where it is.
+        /// Its position.
         at: usize,
     },
 }

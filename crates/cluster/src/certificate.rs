@@ -1,4 +1,4 @@
-//! What the cluster's key signs for each node.
+//! Node certificates, signed by the cluster key.
 //!
 //! A signed thing keeps the bytes that were signed, so that fields of newer versions survive being passed on.
 //! Each kind has a prefix of its own under the signature, so that one never passes for the other.
@@ -20,7 +20,7 @@ const MAX_REPLACED: usize = 16;
 
 const CERTIFICATE_PREFIX: &[u8] = b"edgefaas cluster certificate\0";
 
-/// That a peer is a member of a cluster, and under which number and name; signed by the cluster's key.
+/// Proof that a peer is a member of a cluster, with its number and name; signed by the cluster key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Certificate {
     fields: NewCertificate,
@@ -30,7 +30,7 @@ pub struct Certificate {
     signed: Signed,
 }
 
-/// What a certificate is made from.
+/// Fields of a new certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewCertificate {
     /// The admitted peer.
@@ -48,12 +48,12 @@ pub struct NewCertificate {
 /// A certificate or revocation list that is none, or not one of this cluster.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateError {
-    /// The bytes end early, are too many or hold what they may not.
+    /// The bytes end early, are too many or hold an invalid value.
     #[error("a {what} cannot be read: {reason}")]
     Malformed {
         /// `certificate`, `revocation` or `revocation list`.
         what: &'static str,
-        /// What is wrong.
+        /// The reason.
         reason: &'static str,
     },
     /// Written by a version of edgefaas that this one does not know.

@@ -7,7 +7,7 @@ use libp2p::identity::ed25519;
 use crate::CertificateError;
 use crate::certificate::Signed;
 
-/// The key that makes a cluster: who has it decides who is in. Made by `cluster init`.
+/// The key of a cluster: its holder admits and revokes members. Created by `cluster init`.
 #[derive(Clone)]
 pub struct ClusterKey {
     keypair: ed25519::Keypair,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use libp2p::PeerId;
 use libp2p::identity::{Keypair, ed25519};
 
-/// What an identity's bytes begin with: a mark and the version of the format.
+/// First bytes of an identity: a mark and the version of the format.
 const HEADER: [u8; 5] = *b"efid\x01";
 const SECRET_BYTES: usize = 32;
 const CHECKSUM_BYTES: usize = 4;
@@ -23,10 +23,10 @@ pub enum IdentityError {
     /// The bytes are not an identity.
     #[error("they are not an identity of edgefaas: {reason}")]
     Malformed {
-        /// What is wrong with them.
+        /// The reason.
         reason: &'static str,
     },
-    /// The file is there and holds no identity.
+    /// The file exists and does not hold a valid identity.
     #[error(
         "the node's identity {path} is damaged ({reason}); restore it from a backup, or remove it and join \
          the cluster again as a new node"
@@ -34,7 +34,7 @@ pub enum IdentityError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: &'static str,
     },
     /// The file cannot be read or written.

@@ -25,7 +25,7 @@ pub struct KnownAddresses {
     hearsay: Vec<Hearsay>,
 }
 
-/// An address that another member told.
+/// An address of a member that another member reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Hearsay {
     teller: PeerId,
@@ -44,7 +44,7 @@ impl KnownAddresses {
         self.reached.iter().chain(announced).cloned().collect()
     }
 
-    /// The addresses that other members told.
+    /// The addresses that other members reported.
     pub fn hearsay(&self) -> Vec<Multiaddr> {
         let mut addresses: Vec<Multiaddr> = Vec::new();
         for Hearsay { address, .. } in &self.hearsay {
@@ -99,7 +99,7 @@ impl KnownAddresses {
         true
     }
 
-    /// Another member told that this one listens here, which replaces what it told before; true if that changed
+    /// Stores the addresses of this member that `teller` reported; they replace its earlier report. True if that changed
     /// anything.
     pub(crate) fn hear(&mut self, teller: PeerId, addresses: &[Multiaddr]) -> bool {
         let mut told: Vec<Multiaddr> = usable(addresses);

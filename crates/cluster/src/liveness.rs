@@ -1,9 +1,9 @@
 //! When to send a heartbeat, and when a peer is down. No clock and no socket: time comes in as
 //! milliseconds of any monotonic clock.
 
-/// A heartbeat is sent after so long without another frame.
+/// A heartbeat is sent after this time without another frame.
 pub(crate) const HEARTBEAT_MS: u64 = 1_000;
-/// A peer is down after so long without a byte from it.
+/// A peer is down after this time without a byte from it.
 pub(crate) const SILENCE_MS: u64 = 4_000;
 /// The minimum between two heartbeats on a busy channel, which are for the round-trip time.
 const PROBE_MS: u64 = 5_000;

@@ -11,7 +11,7 @@ const FIRST_PAUSE_MS: u64 = 500;
 pub(crate) const MAX_UNREACHABLE_PAUSE_MS: u64 = 10_000;
 /// The longest pause before a refused peer is dialled, or its handshake is read, again.
 pub(crate) const MAX_REFUSED_PAUSE_MS: u64 = 60_000;
-/// After so long without a refusal the pauses start from the shortest again. An accepted handshake does not reset them:
+/// After this time without a refusal the pauses start from the shortest again. An accepted handshake does not reset them:
 /// forbidden frames come after it.
 const FORGIVEN_MS: u64 = 5 * 60_000;
 /// Penalties that are remembered; anybody can make any number of peer ids.

@@ -29,7 +29,7 @@ pub const KEY_IDS: u32 = 1024;
 /// One frame.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Message {
-    /// What it is; none if it is of a kind that this version does not know.
+    /// The message; none if this version does not know its kind.
     #[prost(oneof = "Kind", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
     pub kind: Option<Kind>,
 }
@@ -37,7 +37,7 @@ pub struct Message {
 /// The kinds of messages.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Kind {
-    /// What the sender wants to hear of.
+    /// The sender's interests.
     #[prost(message, tag = "1")]
     Interests(Interests),
     /// Changes or states of objects.
@@ -69,7 +69,7 @@ pub enum Kind {
     RoundPlease(RoundPlease),
 }
 
-/// All that the sender wants to hear of; replaces what it told before.
+/// All interests of the sender; replaces those that it sent before.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Interests {
     /// Counts the sender's sets of interests, from 1.
@@ -145,7 +145,7 @@ pub struct Chunk {
     pub payload: Bytes,
 }
 
-/// What the sender has of what both share.
+/// One digest of the sender's copy of all objects that both nodes share.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Summary {
     /// The round's number, chosen by the sender.
@@ -159,7 +159,7 @@ pub struct Summary {
     pub interests_version: u32,
 }
 
-/// What the sender has of what both share, bucket by bucket; no digests if its sum is the one received.
+/// A digest for each bucket of the objects that both nodes share; no digests if their sum equals the received one.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Buckets {
     /// As in [`Summary`].

@@ -1,4 +1,4 @@
-//! Files of an app that lie in the memory of its functions.
+//! Files of an app that are mapped into the memory of its functions.
 //!
 //! Each is one more part of the memory that an instance starts with: the system maps it from the compiled code's file,
 //! once for all instances, and copies a page only where an instance writes to it. So a start takes no longer for it, and

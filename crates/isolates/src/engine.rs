@@ -15,7 +15,7 @@ pub const TICK: Duration = Duration::from_millis(5);
 
 /// The tick while isolates compute for long: the slice of each.
 pub const FINE_TICK: Duration = Duration::from_millis(1);
-/// The fine tick is kept for so many ticks after the last long run.
+/// Number of ticks after the last long run for which the fine tick stays in use.
 const FINE_TICKS: u32 = 100;
 
 /// The maximum of elements of a table.
@@ -28,7 +28,7 @@ const CLOCK_IDLE: Duration = Duration::from_secs(1);
 pub(crate) const FULL_RESERVATION_BYTES: u64 = 4 << 30;
 /// The guard behind each reservation, which is never mapped.
 pub(crate) const GUARD_BYTES: u64 = 32 << 20;
-/// Where address space is short, bounds are checked against this much.
+/// The reservation where address space is short; the code then checks bounds.
 pub(crate) const SMALL_RESERVATION_BYTES: u64 = 64 << 20;
 pub(crate) const SMALL_GUARD_BYTES: u64 = 64 << 10;
 
@@ -38,7 +38,7 @@ const DENSE_IMAGE_BYTES: u64 = 256 << 20;
 /// Sizes of the isolate pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolConfig {
-    /// The maximum of isolates at once.
+    /// Maximum number of isolates that run at the same time.
     pub max_isolates: u32,
     /// The maximum of linear memory of an isolate, in bytes. The limit of a function is at most this.
     pub max_memory_bytes: usize,
@@ -50,7 +50,7 @@ pub struct PoolConfig {
     pub kept_bytes: usize,
 }
 
-/// The pool has one slot for an idle instance for so many running ones.
+/// Ratio: the pool has one slot for an idle instance per this number of running ones.
 const WARM_SHARE: u32 = 8;
 
 impl PoolConfig {

@@ -133,19 +133,19 @@ pub trait Host: Send + 'static {
 /// The answer to a [`Read`] of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FieldValue {
-    /// Of a counter or bounded counter.
+    /// Value of a counter or bounded counter.
     Integer(i64),
-    /// Of a g-counter, or a bounded counter's share.
+    /// Value of a g-counter, or a bounded counter's share.
     Unsigned(u64),
-    /// Of a register; none if it was never set.
+    /// Value of a register; none if it was never set.
     Register(Option<Bytes>),
-    /// Of an mv-register, a g-set, a set or a list.
+    /// Values of an mv-register, a g-set, a set or a list.
     Values(Vec<Bytes>),
-    /// Of an ew-flag or dw-flag, or whether a set has an element.
+    /// Value of an ew-flag or dw-flag, or true if a set has the element.
     Flag(bool),
-    /// Of a text.
+    /// Value of a text.
     Text(String),
-    /// Of a json field; of a map, one JSON object of all that is in it.
+    /// Value of a json field, or a whole map as one JSON object.
     Json(String),
     /// The keys of a map and the types of their entries, in order.
     Keys(Vec<(String, FieldType)>),

@@ -176,7 +176,7 @@ pub(crate) fn charge(ran_ns: u64) {
     HERE.with(|lane| lane.spent_ns.set(lane.spent_ns.get().saturating_add(ran_ns)));
 }
 
-/// Whether an isolate has held its thread for so long that it computes.
+/// True if an isolate that held its thread for `ran_ns` counts as a long run.
 pub(crate) fn is_long(ran_ns: u64) -> bool {
     ran_ns >= LONG_RUN.as_nanos() as u64
 }

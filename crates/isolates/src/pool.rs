@@ -268,7 +268,7 @@ impl Isolates {
         self.warm.evict(self.warm.len().div_ceil(2))
     }
 
-    /// The maximum of isolates that run at once.
+    /// Maximum number of isolates that run at the same time.
     pub fn max_isolates(&self) -> u32 {
         self.pool.max_isolates
     }

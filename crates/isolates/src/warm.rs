@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// An instance is replaced after so many invocations, which bounds what it leaks.
+/// Maximum number of invocations of an instance, which is then replaced. Bounds the memory that it leaks.
 const MAX_USES: u32 = 10_000;
-/// An instance is dropped after so long without an invocation.
+/// An instance is dropped after this time without an invocation.
 const MAX_IDLE: Duration = Duration::from_secs(300);
 /// The weight of the latest figure in a moving average.
 const WEIGHT: f64 = 0.125;

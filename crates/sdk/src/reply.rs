@@ -177,7 +177,7 @@ impl IntoReply for Response {
     }
 }
 
-/// None is nothing.
+/// `None` becomes [`Reply::None`].
 impl<T: IntoReply> IntoReply for Option<T> {
     fn into_reply(self) -> Result<Reply, Error> {
         self.map_or(Ok(Reply::None), T::into_reply)

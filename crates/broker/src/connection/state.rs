@@ -52,7 +52,7 @@ pub(super) struct Connection<'a> {
 /// How the connection ended, while the client's last packets are handled.
 pub(super) struct Departure {
     pub detail: String,
-    /// When the rest of the packets is dropped.
+    /// Deadline after which the remaining packets are dropped.
     pub until: Instant,
     pub half: ClosedHalf,
 }

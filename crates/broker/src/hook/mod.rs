@@ -149,7 +149,7 @@ impl<'a> Publishing<'a> {
         Publishing { origin, message, effects }
     }
 
-    /// Who publishes.
+    /// The origin of the message: its publisher.
     pub fn origin(&self) -> &'a Origin {
         self.origin
     }

@@ -61,14 +61,14 @@ const MEMORY_BYTES: usize = 256 * 1024;
 #[derive(Debug)]
 pub(crate) struct Outbox {
     link: Option<Link>,
-    /// Of a session that outlives its connections.
+    /// The stored messages of a session that outlives its connections.
     stored: Option<Backlog>,
     first: u64,
     slots: VecDeque<Slot>,
     sent: usize,
-    /// Of the messages sent: not done.
+    /// Number of sent messages that are not done.
     open: usize,
-    /// Of the messages not sent: dropped.
+    /// Number of dropped messages among those not sent.
     gone: usize,
     /// Bytes that wait in `slots[sent..]`.
     memory_bytes: usize,

@@ -156,7 +156,7 @@ struct World {
     window: NonZeroU16,
     bounds: Bounds,
     now: Moment,
-    /// On its way from the store: comes with the next take, and much may happen before.
+    /// A page that the store is loading. It arrives with the next take; other operations may come first.
     page: Option<Page>,
 }
 

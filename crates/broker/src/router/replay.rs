@@ -29,7 +29,7 @@ pub(crate) struct Replay {
     walk: Walk,
 }
 
-/// How far the retained topics were visited.
+/// Progress of the visit to the retained topics.
 #[derive(Debug)]
 enum Walk {
     Start,

@@ -157,7 +157,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Slice {
     pub topics: VecDeque<TopicName>,
-    /// Where to go on; `None` at the end.
+    /// Position to continue at; `None` at the end.
     pub after: Option<TopicName>,
     /// How many topics were visited.
     pub visited: usize,

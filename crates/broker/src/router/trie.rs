@@ -22,9 +22,9 @@ pub struct FilterTrie<T> {
 struct Node<T> {
     children: HashMap<Box<str>, Node<T>>,
     plus: Option<Box<Node<T>>>,
-    /// Of filters that end here.
+    /// Values of filters that end here.
     values: Vec<T>,
-    /// Of filters that end with a `#` below this level, which matches this level too.
+    /// Values of filters that end with a `#` below this level, which matches this level too.
     hash: Vec<T>,
 }
 

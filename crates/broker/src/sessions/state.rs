@@ -43,12 +43,12 @@ pub(super) struct Parked {
     pub parking: u64,
 }
 
-/// When a waiting session is due.
+/// Deadlines of a waiting session.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
     /// When its will is published.
     pub will_at: Option<Instant>,
-    /// When it ends; `None` for never.
+    /// When the session ends; `None` if it never expires.
     pub expires_at: Option<Instant>,
 }
 

@@ -36,7 +36,7 @@ pub struct NotStored;
 /// Key and value of an entry.
 pub type Entry = (Vec<u8>, Vec<u8>);
 
-/// How far the store has got.
+/// Progress of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// The last group that is stored.

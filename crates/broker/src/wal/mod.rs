@@ -31,9 +31,9 @@ use self::group::OpenGroup;
 pub use self::memory::MemoryStorage;
 pub(crate) use self::transaction::{Reservation, Transaction};
 
-/// Clients are not read any more when one in so many bytes of the limit waits for the store.
+/// Ratio: the broker stops reading clients when one part in this number of the byte limit waits for the store.
 const BEHIND_SHARE: usize = 4;
-/// Messages of up to one in so many bytes of the room on the disk are stored without a reservation.
+/// Ratio: messages of up to one part in this number of the free disk space are stored without a reservation.
 const SMALL_SHARE: usize = 32;
 
 /// The store can't be read.
@@ -150,7 +150,7 @@ impl Wal {
         self.set_full(bytes == 0);
     }
 
-    /// Whether a message of so many bytes needs no reservation: many of them at the same moment still fit.
+    /// True if a message of `bytes` needs no reservation: many of them at the same moment still fit.
     pub(crate) fn is_small(&self, bytes: usize) -> bool {
         bytes <= self.room.load(Ordering::Relaxed) / SMALL_SHARE
     }
@@ -173,7 +173,7 @@ impl Wal {
         Some(Reservation { wal: self, bytes })
     }
 
-    /// Whether there is room for so many bytes that a hook is to append soon. If not, wakes the store to look for room.
+    /// True if there is room for `bytes` that a hook will append soon. If not, wakes the store to look for room.
     pub fn has_room(self: &Arc<Self>, bytes: usize) -> bool {
         self.reserve(bytes).is_some()
     }
@@ -238,12 +238,12 @@ impl Wal {
         *self.progress.borrow()
     }
 
-    /// Whether so much waits for the store that clients are not read.
+    /// True if too many changes wait for the store, so that the broker does not read clients.
     pub(crate) fn is_behind(&self) -> bool {
         self.behind.load(Ordering::Relaxed)
     }
 
-    /// Whether so much waits that nothing more to be stored is accepted.
+    /// True if more than `max_bytes` wait for the store: the broker accepts nothing more that it has to store.
     pub(crate) fn is_far_behind(&self) -> bool {
         self.is_behind() && self.open.lock().memory_bytes() > self.max_bytes
     }

@@ -4,7 +4,7 @@
 use super::DecodeError;
 use crate::message::Version;
 
-/// Where a packet lies in the read buffer.
+/// Position of a packet in the read buffer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Frame {
     pub first_byte: u8,

@@ -6,7 +6,7 @@ use crate::ClusterKey;
 
 /// Tokens that may be open at the same time.
 const MAX_TOKENS: usize = 64;
-/// After its expiry a token is remembered for so long, so that its holder gets `ExpiredToken`.
+/// Time for which a token is remembered after its expiry, so that its holder gets `ExpiredToken`.
 const REMEMBERED_MS: u64 = 10 * 60_000;
 /// Wrong tokens that may be tried in one burst.
 const MAX_WRONG_ATTEMPTS: u64 = 10;

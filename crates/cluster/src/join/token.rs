@@ -10,7 +10,7 @@ use prost::Message;
 use crate::ClusterId;
 use crate::known_addresses::{decode_addresses, encode_addresses};
 
-/// What every token begins with; the digit is the version of what follows.
+/// Prefix of every token; the digit is the version of the format.
 const PREFIX: &str = "efj1-";
 const MAX_TOKEN_BYTES: usize = 2_048;
 const CHECKSUM_BYTES: usize = 4;

@@ -1,4 +1,4 @@
-//! What the machine has done, for metrics.
+//! Counters of the replication machine, for metrics.
 
 use std::time::Duration;
 

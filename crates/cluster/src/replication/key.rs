@@ -57,7 +57,7 @@ impl fmt::Display for NodeId {
 
 /// The short numbers that the sender of a connection's direction gives to keys.
 ///
-/// When all are taken, the oldest is given away; the definition travels with the delta, so the receiver
+/// When all are taken, the oldest is reused for a new key; the definition travels with the delta, so the receiver
 /// follows.
 #[derive(Debug, Default)]
 pub(crate) struct KeysOut {
@@ -67,7 +67,7 @@ pub(crate) struct KeysOut {
 }
 
 impl KeysOut {
-    /// The key's number, and whether the receiver has yet to be told.
+    /// The key's number, and true if the receiver does not know it yet.
     pub(crate) fn id(&mut self, key: &ObjectKey) -> (u32, bool) {
         if let Some(id) = self.ids.get(key) {
             return (*id, false);
@@ -87,7 +87,7 @@ impl KeysOut {
     }
 }
 
-/// What the numbers mean that a peer has given.
+/// Keys by the short numbers that a peer assigned to them.
 #[derive(Debug, Default)]
 pub(crate) struct KeysIn(Vec<Option<ObjectKey>>);
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::replication::{Delta, ObjectKey};
 
-/// What a peer has yet to get.
+/// Changes that this node has not sent to a peer yet.
 #[derive(Debug)]
 pub(crate) struct Lag<D> {
     deltas: BTreeMap<ObjectKey, D>,
@@ -45,7 +45,7 @@ impl<D: Delta> Lag<D> {
         self.weight_bytes
     }
 
-    /// Lets a delta wait, within so many objects and bytes.
+    /// Queues a delta; at most `objects` objects and `bytes` bytes of deltas wait.
     pub(crate) fn add(&mut self, object: &ObjectKey, delta: &D, objects: usize, bytes: usize) -> Lagged {
         if self.stale.contains(object) {
             return Lagged::Stale;

@@ -175,12 +175,12 @@ pub enum Output {
         object: ObjectKey,
         /// How many copies it shall have, for [`Replica::copies`] where no manifest says so.
         copies: u8,
-        /// What the sender's [`Delta::encode`] made.
+        /// The result of the sender's [`Delta::encode`].
         payload: Bytes,
     },
     /// All that the connected nodes have of this new interest is here: the [`Merge`](Self::Merge)s came before.
     Synced {
-        /// As it was told.
+        /// The interest, as it was passed to the machine.
         interest: Interest,
     },
     /// Close the connection, and leave the peer alone for a pause that the transport decides. The machine forgets the

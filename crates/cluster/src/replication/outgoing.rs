@@ -13,11 +13,11 @@ use crate::replication::{
 };
 use crate::wire::{Chunk, Deltas, Differences, Finished, Kind, ObjectDelta, ObjectFields, Wants};
 
-/// About how many bytes one call sends; what is left goes in the next.
+/// Approximate number of bytes that one call sends; the next call sends the rest.
 pub(super) const OUTPUT_BYTES: usize = 1024 * 1024;
 /// Overhead of an entry of a message beside its fields, in bytes, at most.
 const ENTRY_BYTES: usize = 24;
-/// Fields are compared one by one if their names and digests take at most so many bytes.
+/// Maximum size of the names and digests of an object's fields that are compared one by one, in bytes.
 const FIELDS_BYTES: usize = 64 * 1024;
 
 /// A message that grows until it is full.
@@ -96,7 +96,7 @@ impl<D: Delta> Replication<D> {
         }
     }
 
-    /// Sends of what waits for a peer about one message. What is left gets its turn in the next call.
+    /// Sends about one message of the data that waits for a peer. The next call sends more.
     pub(super) fn pump<R>(&mut self, node: NodeId, replica: &R, out: &mut Vec<Output>)
     where
         R: Replica<Delta = D>,

@@ -13,7 +13,7 @@ use crate::replication::{Delta, ObjectKey};
 
 /// How many bytes of keys are remembered that a peer keeps without interest. More are found anew each round.
 const MAX_KEPT_BYTES: usize = 32 * 1024 * 1024;
-/// What an entry takes beside its names, about, in bytes.
+/// Approximate overhead of an entry beside its names, in bytes.
 const KEPT_ENTRY_OVERHEAD_BYTES: usize = 96;
 /// How many bytes of refused frames are kept.
 const MAX_UNSENT_BYTES: usize = 2 * 1024 * 1024;
@@ -36,7 +36,7 @@ pub(crate) struct Peer<D> {
     pub(crate) lag: Lag<D>,
     /// A long payload in flight.
     pub(crate) long: Option<LongPayload>,
-    /// What the current round has yet to send.
+    /// Messages that the current round has not sent yet.
     pub(crate) work: VecDeque<Work>,
     /// How many bytes of names the current round has been asked for.
     pub(crate) names_bytes: usize,
@@ -50,7 +50,7 @@ pub(crate) struct Peer<D> {
     pub(crate) round_began: Option<Duration>,
     /// The lower node is to be asked for a round; or to begin another after this one.
     pub(crate) round_wanted: bool,
-    /// Where the next round goes on that covers what the last one left out.
+    /// Position at which the next round continues, if the last one did not cover all objects.
     pub(crate) cursor: u64,
     /// The version of the local interests of which all that the peer has is here.
     pub(crate) synced_version: u32,
@@ -69,7 +69,7 @@ pub(crate) struct Peer<D> {
     pub(crate) since: Duration,
     /// When it was last heard of, or had room again.
     pub(crate) heard: Duration,
-    /// What is in the machine's timers for it.
+    /// The peer's entry in the machine's timers.
     pub(crate) timer: Option<Duration>,
 }
 
@@ -117,7 +117,7 @@ pub(crate) struct Round {
     pub(crate) stage: Stage,
 }
 
-/// What the lower node waits for.
+/// The reply that the lower node waits for.
 #[derive(Debug)]
 pub(crate) enum Stage {
     Buckets { tally: Tally },
@@ -189,7 +189,7 @@ impl<D: Delta> Peer<D> {
         }
     }
 
-    /// Takes in what it is interested in; false if it was known.
+    /// Sets the peer's interests; false if they did not change.
     pub(crate) fn set_interests(&mut self, interests: InterestSet) -> bool {
         if self.interests.as_ref() == Some(&interests) {
             return false;

@@ -60,7 +60,7 @@ impl<D: Delta> Pending<D> {
         self.weight_bytes
     }
 
-    /// The next that is due, or the first at all if they weigh more than so many bytes.
+    /// Removes the object that is due next. If all pending deltas weigh more than `bytes`, does not wait until it is due.
     pub(crate) fn take_due(&mut self, now: Duration, bytes: usize) -> Option<(ObjectKey, Waiting<D>)> {
         if self.next_due()? > now && self.weight_bytes <= bytes {
             return None;

@@ -234,7 +234,7 @@ impl<R: SimulatedReplica> Simulation<R> {
         self.nodes.get_mut(&node).map(|node| &mut node.replica)
     }
 
-    /// What a node's machine has done since the node started.
+    /// Counters of a node's machine since the node started.
     pub fn counters(&self, node: NodeId) -> Option<&Counters> {
         self.nodes.get(&node).map(|node| node.machine.counters())
     }

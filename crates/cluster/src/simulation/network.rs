@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use crate::replication::NodeId;
 
-/// How the network is.
+/// Properties of the simulated network.
 #[derive(Debug, Clone)]
 pub struct Network {
     /// The minimum latency of a frame.
     pub latency_min: Duration,
-    /// The most. Frames of a connection stay in order all the same, unless they are reordered.
+    /// The maximum latency of a frame. Frames of a connection stay in order, unless they are reordered.
     pub latency_max: Duration,
     /// How fast a node receives from one other, in bytes per second, unless said otherwise for the node.
     pub bytes_per_second: u64,
@@ -85,7 +85,7 @@ pub(super) struct Links {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Direction {
-    /// When all that the outbox holds has left it.
+    /// The time at which the outbox is empty.
     empty_at: Duration,
     last_arrival: Duration,
     /// It refused a frame and has not had room since.

@@ -18,7 +18,7 @@ const AGAIN_MS: u64 = 100;
 /// Dials that are in progress at the same time.
 const MAX_DIALS: usize = 16;
 
-/// What is dialled.
+/// Target of a dial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Target {
     /// The bootstrap address with this index.

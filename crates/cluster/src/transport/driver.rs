@@ -27,13 +27,13 @@ use crate::{KnownAddresses, Refusal};
 
 /// A channel that was open for less counts as a failed attempt, so that nothing flaps at full speed.
 const STEADY: Duration = Duration::from_secs(3);
-/// A member that behaved for so long has its penalty removed.
+/// A member's penalty is removed after this time without misconduct.
 const PROVEN: Duration = Duration::from_secs(60);
-/// The time that all channels have to say goodbye.
+/// Time limit for all channels to close in order.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 /// Addresses of one bootstrap name that are tried.
 const MAX_RESOLVED: usize = 4;
-/// The longest sleep between two looks for what is due.
+/// The longest sleep between two checks for due work.
 const MAX_SLEEP_MS: u64 = 60_000;
 
 /// The libp2p behaviour of a node.
@@ -69,7 +69,7 @@ struct Connection {
     stage: Stage,
 }
 
-/// How far a connection is.
+/// Stage of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// No stream is open yet.
@@ -88,14 +88,14 @@ enum TaskEnd {
     Resolved { index: usize, sockets: Vec<SocketAddr> },
 }
 
-/// What a task of the driver works on.
+/// Subject of a driver task.
 #[derive(Debug, Clone, Copy)]
 enum TaskSubject {
     Stream(ConnectionId),
     Bootstrap(usize),
 }
 
-/// Addresses to dial: what this node has seen itself, what is announced on the link, and then hearsay.
+/// Addresses to dial: first-hand ones, then those announced on the link, then those that other members reported.
 fn in_order(known: &KnownAddresses, on_the_link: &[Multiaddr]) -> Vec<Multiaddr> {
     let mut addresses = known.first_hand();
     for address in on_the_link.iter().cloned().chain(known.hearsay()) {

@@ -32,7 +32,7 @@ pub(crate) struct Gossip {
     is_unreported: AtomicBool,
 }
 
-/// What came of a frame of revocations.
+/// Result of a received frame of revocations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RevocationsTaken {
     /// At least one was new.

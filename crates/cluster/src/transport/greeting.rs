@@ -23,7 +23,7 @@ use crate::network::frame::{self, Kind, ReadError};
 /// The time that a refusal has to get through.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Why there is no channel.
+/// The reason why no channel was opened.
 pub(super) enum Failure {
     /// This node refused the peer.
     Ours(Refused),

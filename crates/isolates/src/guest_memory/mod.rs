@@ -27,18 +27,18 @@ pub(crate) use reservation::{PendingReservation, Reservation};
 pub const ISOLATE_BYTES: u64 = 128 << 10;
 /// The largest reservation that counts as small.
 const MAX_SMALL_BYTES: u64 = 4 << 20;
-/// The part of the budget for small reservations alone: one in so many bytes.
+/// Ratio: one part in this number of the budget is for small reservations only.
 const LANE_SHARE: u64 = 8;
 /// The minimum of that part, or a quarter of a small budget: two JavaScript functions with little data.
 const MIN_LANE_BYTES: u64 = 13 << 19;
-/// All invocations of a function together hold at most so many times the bytes that stay free (the dynamic thresholds of
+/// Factor: all invocations of a function together hold at most this many times the free bytes (the dynamic thresholds of
 /// Choudhury and Hahne, 1998): eight ninths of the budget if there is no other, eight seventeenths each if there are two.
 const GREED: u64 = 8;
-/// The first invocation of a function reserves at most one in so many bytes.
+/// Ratio: the first invocation of a function reserves at most one part in this number of the main pool.
 const FIRST_SHARE: u64 = 8;
 /// A request at the head of the queue that has waited for this long keeps memory from later requests.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// The estimate of a function follows a smaller peak by one in so many bytes with each invocation.
+/// Ratio: after a smaller peak, the estimate of a function shrinks by at most one part in this number per invocation.
 const DECAY_SHARE: u64 = 16;
 
 /// The memory of all isolates of a node.
@@ -219,7 +219,7 @@ impl GuestMemory {
         }
     }
 
-    /// Whether invocations wait.
+    /// True if invocations wait for memory.
     pub(crate) fn is_short(&self) -> bool {
         self.waiting.load(SeqCst) > 0
     }
@@ -228,8 +228,8 @@ impl GuestMemory {
     fn estimate(&self, function: &FunctionMemory, limit_bytes: u64) -> u64 {
         let max_bytes = limit_bytes.saturating_add(ISOLATE_BYTES).min(self.main.max_bytes);
         match function.estimate.load(Relaxed) {
-            // Only a share, so that several functions can be called for the first time at once. Growth beyond it is charged when it
-            // happens.
+            // Only a share, so that several functions can have their first call at the same time. Growth beyond it is charged
+            // when it happens.
             0 => max_bytes.min((self.main.max_bytes / FIRST_SHARE).max(ISOLATE_BYTES)),
             usual => usual.min(max_bytes),
         }

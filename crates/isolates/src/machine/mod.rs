@@ -23,7 +23,7 @@ const SMALL_ISOLATE_BYTES: u64 = 512 << 10;
 /// The maximum of memory of one isolate by default, and its minimum on a small machine.
 const MAX_MEMORY_BYTES: u64 = 256 << 20;
 const MIN_MEMORY_BYTES: u64 = 64 << 20;
-/// Memory that a slot keeps resident between two isolates: one in so many bytes of the machine, within bounds.
+/// Ratio: between two isolates, a slot keeps one part in this number of the machine's memory resident, within bounds.
 const KEPT_SHARE: u64 = 1024;
 const MIN_KEPT_BYTES: u64 = 64 << 10;
 const MAX_KEPT_BYTES: u64 = 1 << 20;

@@ -254,7 +254,7 @@ pub(crate) type Call = Pending<Reply>;
 /// A request under way.
 pub(crate) type Fetch = Pending<Fetched>;
 
-/// What takes its time on a real node: answered when it is polled for the second time.
+/// A call that takes time on a real node. Here it is answered when it is polled for the second time.
 #[derive(Debug)]
 pub(crate) struct Pending<T> {
     answer: Option<Result<T, HostError>>,

@@ -192,7 +192,7 @@ impl Awaited for node::requests::PendingResponse {
 /// Something that takes its time.
 #[derive(Debug)]
 pub(crate) struct Pending<A> {
-    /// What the executor waits for; made when it first has to. Before `answer`, whose child it is.
+    /// The pollable that the executor waits for, made at the first wait. Dropped before `answer`, its parent.
     pollable: Option<Rc<Pollable>>,
     answer: A,
 }
@@ -233,7 +233,7 @@ struct Waiter {
 }
 
 thread_local! {
-    /// What the executor's future waits for.
+    /// Pollables that the executor's future waits for.
     static WAITERS: RefCell<Vec<Waiter>> = const { RefCell::new(Vec::new()) };
 }
 

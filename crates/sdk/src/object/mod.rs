@@ -96,7 +96,7 @@ macro_rules! accessors {
                 MvRegister::at(self.place($name.into()))
             }
 
-            /// A field that holds elements, which stay for good.
+            /// A grow-only set: elements are never removed.
             pub fn g_set(&self, $name: impl Into<String>) -> GSet {
                 GSet::at(self.place($name.into()))
             }

@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use super::{Change, FieldType, Place, Read};
 use crate::HostError;
 
-/// A field that holds elements, which stay for good. Elements are JSON; two are the same if they are equal as JSON
+/// A grow-only set: elements are never removed. Elements are JSON; two are the same if they are equal as JSON
 /// (`1.0` and `1`, members in any order).
 #[derive(Debug, Clone)]
 pub struct GSet {

@@ -68,7 +68,7 @@ pub struct StoreOptions {
     pub cache_bytes: u64,
     /// Memory for fields of objects, in bytes.
     pub objects_cache_bytes: u64,
-    /// When a message that the broker acknowledges is on the disk.
+    /// Time at which a message that the broker acknowledges is written to the disk.
     pub broker_sync: WalSync,
     /// Continues without missing or damaged files.
     pub accept_loss: bool,

@@ -99,7 +99,7 @@ pub(super) struct WalSpaces {
     pub sync: WalSync,
 }
 
-/// When a message that the broker acknowledges is on the disk.
+/// Time at which a message that the broker acknowledges is written to the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WalSync {

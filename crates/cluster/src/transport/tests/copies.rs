@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Two members, and what the second one is started with.
+/// Two members, and the options of the second one.
 async fn pair(incarnation: u32) -> (ClusterKey, Node, Node, Options) {
     let key = ClusterKey::generate();
     let mut a = start(options(&key, 1)).await;
@@ -13,7 +13,7 @@ async fn pair(incarnation: u32) -> (ClusterKey, Node, Node, Options) {
     (key, a, b, of_b)
 }
 
-/// What is on the disk is copied, with the membership as it is now.
+/// Options of a copy of the node's disk, with the current membership.
 fn copy(of_b: &Options, incarnation: u32) -> Options {
     let membership = Arc::new(Mutex::new(of_b.membership.lock().clone()));
     Options { membership, incarnation, ..of_b.clone() }

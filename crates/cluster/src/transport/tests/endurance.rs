@@ -7,7 +7,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
-/// Passes TCP on, until it is told to swallow everything without a word, as a cut link does.
+/// A TCP relay. Once `cut` is set, it drops all bytes silently, as a cut link does.
 struct Relay {
     address: String,
     cut: Arc<AtomicBool>,
@@ -60,7 +60,7 @@ async fn a_cut_link_is_noticed_and_mended() {
     let started = Instant::now();
     relay.cut.store(true, Ordering::SeqCst);
     let (reason, other) = tokio::join!(a.wait_down(2), b.wait_down(1));
-    // Who notices second may see the first one's close, through another address.
+    // The node that notices second may see the first one's close, through another address.
     assert!(reason == DownReason::Silent || other == DownReason::Silent, "{reason} {other}");
     let took = started.elapsed();
     assert!(took >= Duration::from_millis(2_500) && took <= Duration::from_millis(5_500), "{took:?}");

@@ -17,7 +17,7 @@ fn member(certificate: &Certificate, addresses: &[&str]) -> MemberWire {
     }
 }
 
-/// What it says of others displaces nothing that the node has seen, however much it says.
+/// Addresses that a member reports about others never replace addresses that the node has seen itself.
 #[tokio::test]
 async fn lies_about_the_addresses_of_others_change_nothing() {
     let mut cluster = Cluster::start(TransportKind::Tcp).await;
@@ -48,7 +48,7 @@ async fn lies_about_the_addresses_of_others_change_nothing() {
     tokio::join!(cluster.a.wait_up(2), cluster.b.wait_up(1));
 }
 
-/// What only the holder of the cluster's key may say.
+/// Only the holder of the cluster key can issue members and revocations.
 #[tokio::test]
 async fn forged_members_and_revocations_end_the_channel() {
     let mut cluster = Cluster::start(TransportKind::Tcp).await;

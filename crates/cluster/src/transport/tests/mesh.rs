@@ -49,7 +49,7 @@ async fn two_nodes_talk_by_quic() {
     two_nodes_talk(TransportKind::Quic).await;
 }
 
-/// Waits until a node has a channel to all of these at once.
+/// Waits until a node has a channel to all of these at the same time.
 async fn wait_all(node: &mut Node, others: BTreeSet<u64>) {
     let mut up = BTreeSet::new();
     node.wait(|event| {

@@ -22,7 +22,7 @@ mod joins;
 mod mesh;
 mod refusals;
 
-/// What only a failure takes.
+/// Time limit of a wait; only a failing test reaches it.
 const LIMIT: Duration = Duration::from_secs(30);
 
 pub(super) struct Node {
@@ -61,7 +61,7 @@ pub(super) async fn start(options: Options) -> Node {
 }
 
 impl Node {
-    /// The next event that is wanted; others are passed over.
+    /// The result for the next event that `wanted` accepts; other events are skipped.
     pub(super) async fn wait<T>(&mut self, mut wanted: impl FnMut(Event) -> Option<T>) -> T {
         let found = async {
             loop {
@@ -122,7 +122,7 @@ impl Node {
     }
 }
 
-/// A port that is free, and that the system gives to nobody who does not ask for it by number.
+/// A free port that the system assigns only to a process that requests it by number.
 pub(super) fn free_port() -> u16 {
     loop {
         let port = rand::random_range(20_000..30_000);

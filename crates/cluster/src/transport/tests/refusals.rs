@@ -11,7 +11,7 @@ use crate::handshake::{Hello, Verdict};
 use crate::revocation::encode_revocation;
 use crate::{Certificate, NewCertificate};
 
-/// A peer that speaks libp2p and then what a test likes.
+/// A peer that speaks libp2p, and then sends the bytes that a test chooses.
 pub(super) struct Stranger {
     stream: Stream,
     task: tokio::task::JoinHandle<()>,
@@ -41,7 +41,7 @@ impl Stranger {
         frame::write(&mut self.stream, kind, body).await.unwrap();
     }
 
-    /// What the node answers before it closes: a refusal, or nothing.
+    /// The node's answer before it closes the stream: a refusal, or nothing.
     async fn answer(mut self) -> Option<Refusal> {
         let read = async {
             let mut answer = None;
@@ -277,7 +277,7 @@ async fn who_says_nothing_is_cut_off() {
     assert_eq!(cluster.a.handle.counters().strangers, 1);
 }
 
-/// A peer that was let in, and is not what it seemed.
+/// A peer that was admitted and misbehaves later.
 pub(super) async fn let_in(cluster: &mut Cluster) -> Stranger {
     let identity = Identity::generate();
     let certificate = cluster.certificate(identity.peer_id(), 3);
@@ -378,7 +378,7 @@ async fn a_revoked_node_is_put_out_everywhere() {
     c.wait_down(1).await;
     c.until(|node| node.membership.lock().is_own_revoked()).await;
     assert!(cluster.b.membership.lock().revocations().revokes_peer(&c.identity.peer_id()));
-    // It comes back and is told why it is not let in.
+    // It comes back and receives the reason of the refusal.
     c.until(|node| node.handle.counters().refused_by_peers(Refusal::Revoked) >= 1).await;
     assert_eq!(cluster.a.membership.lock().members().count(), 1);
     cluster.a.handle.try_send(2, "a".into()).unwrap();

@@ -137,7 +137,7 @@ impl Field {
         }
     }
 
-    /// What a map shows of it.
+    /// The field as it appears in the JSON of a map.
     fn json(&self) -> Value {
         let parse = |bytes: &Vec<u8>| serde_json::from_slice(bytes).unwrap_or(Value::Null);
         match self {
@@ -281,7 +281,7 @@ fn remove_part(document: &mut Value, pointer: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What holds the part that a pointer leads to, if it is there, and the part's key; none for the whole document.
+/// The parent of the part that a pointer leads to, if it exists, and the part's key; none for the whole document.
 #[allow(clippy::type_complexity)]
 fn parent_of<'a>(
     document: &'a mut Value,

@@ -69,7 +69,7 @@ async fn what_lies_on_both_sides_of_damage_is_found_and_the_damage_is_told() {
     let error = objects.visit::<StoreError>(|_, _| Ok(())).unwrap_err();
     let before = name(first - 1);
     assert!(matches!(&error, StoreError::Unreadable { after, .. } if after.contains(&before)), "{error}");
-    // Who walks along the keys is a step or two ahead, and stops that much too early.
+    // The visit reads one or two keys ahead, and stops that many keys too early.
     let lost = missing.iter().filter(|number| objects.read(&key(**number), |_| ()).is_err()).count();
     assert!(lost > 0 && missing.len() - lost <= 4, "{lost} of {missing:?}");
     assert!(objects.read(&key(first - 1), |field| field.is_some()).unwrap());

@@ -111,7 +111,7 @@ async fn a_store_that_closes_answers_everybody() {
     assert_eq!(value(&open(&dir)), acknowledged);
 }
 
-/// Whoever watches first and reads then has the change, or is told of it.
+/// A reader that first watches and then reads either sees the change or is notified of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_watch_that_begins_while_something_is_written_misses_nothing() {
     let dir = tempfile::tempdir().unwrap();
