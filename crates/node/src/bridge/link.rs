@@ -40,8 +40,9 @@ const MAX_UNSENT_BYTES: usize = 256 * 1024;
 const MAX_PENDING_ACKS: usize = 4096;
 /// Maximum number of messages in flight to the other broker with MQTT 5. A smaller Receive Maximum of that broker takes precedence.
 const MAX_IN_FLIGHT: u16 = 1000;
-/// Maximum number of messages in flight to the other broker with MQTT 3.1.1, which has no Receive Maximum.
-const MAX_IN_FLIGHT_V311: u16 = 100;
+/// Maximum number of messages in flight to the other broker with MQTT 3.1.1, which has no Receive Maximum: mosquitto's default
+/// (`max_inflight_messages`). It drops QoS 2 messages beyond it, and a PUBREC of 3.1.1 cannot say so.
+const MAX_IN_FLIGHT_V311: u16 = 20;
 /// Maximum growth of a packet in the bridge, without the remote prefix: the bridge adds a user property.
 const OVERHEAD_BYTES: usize = 256;
 /// Interval of the attempts to publish a message for which this node's broker has no room.
