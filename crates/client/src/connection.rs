@@ -88,7 +88,14 @@ impl NodeUrl {
             None => !is_loopback_host(&host),
             Some(_) => return Err(wrong()),
         };
-        Ok(Self { secure, host, port: authority.port_u16().unwrap_or(DEFAULT_PORT) })
+        // An IPv6 address has colons of its own, in brackets.
+        let has_port = authority.as_str().rsplit(']').next().is_some_and(|rest| rest.contains(':'));
+        let port = match authority.port_u16() {
+            Some(port) => port,
+            None if has_port => return Err(wrong()),
+            None => DEFAULT_PORT,
+        };
+        Ok(Self { secure, host, port })
     }
 
     /// True for this machine's own address or name.
@@ -287,13 +294,18 @@ pub fn failure(status: &Status) -> anyhow::Error {
         ),
         (_, "") => format!("the node answered {}", status.code()),
         // The codec's message has the sizes in bytes, and no remedy.
-        (Exit::Invalid, message) if status.code() == Code::OutOfRange => format!(
+        (Exit::Invalid, message) if is_too_large(status) => format!(
             "the message is too large for the node: {message}; the limit is a sixteenth of the node's memory limit, from 4 to \
              64 MiB: remove assets, or give the node more memory"
         ),
         (_, message) => message.to_owned(),
     };
     Failure::new(exit, message)
+}
+
+/// True for the codec's refusal of a large message. An index out of range has the same code.
+fn is_too_large(status: &Status) -> bool {
+    status.code() == Code::OutOfRange && status.message().contains("message length too large")
 }
 
 /// The error if no node answers.
@@ -370,6 +382,9 @@ mod tests {
             ("https://", None),
             ("", None),
             ("https://me@pi", None),
+            ("127.0.0.1:99999", None),
+            ("pi:", None),
+            ("[::1]", Some("http://[::1]:7070")),
             ("https://pi/path", None),
             ("a b", None),
         ] {

@@ -68,7 +68,7 @@ fn check(url: &NodeUrl, found: Fingerprint, expected: Option<Fingerprint>) -> an
     }
     if !std::io::stdin().is_terminal() {
         let message = format!(
-            "stdin is not a terminal, so that you cannot confirm the fingerprint of {url}: it is {found}; if it is correct, \
+            "stdin is not a terminal, so you cannot confirm the fingerprint of {url}: it is {found}; if it is correct, \
              give it with --fingerprint"
         );
         return Err(Failure::new(Exit::Usage, message));

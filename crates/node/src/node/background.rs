@@ -5,8 +5,8 @@ use tokio::task::JoinSet;
 
 use super::Parts;
 use super::serving::Stages;
-use edgefaas_triggers::{cron, object_change};
 use crate::{memory_pressure, trace_export};
+use edgefaas_triggers::{cron, object_change};
 
 impl Parts {
     /// Starts all background tasks. Each ends with its stage, or when `tasks` is dropped.
