@@ -72,7 +72,8 @@ fn registers_and_sets_hold_values() {
     present.remove("nobody").unwrap();
     assert_eq!(present.values(), Ok(vec!["Grace".to_owned()]));
     assert!(
-        reason(present.values::<u32>()).starts_with("set `present` of object `room`: its value is not a u32")
+        reason(present.values::<u32>())
+            .starts_with("set `present` of object `room`: its value is not a u32")
     );
     present.clear().unwrap();
     assert_eq!(present.values::<String>(), Ok(vec![]));

@@ -258,7 +258,9 @@ fn set_part(document: &mut Value, pointer: &str, value: Value) -> Result<(), Str
             }
         }
         _ => {
-            return Err(format!("`{pointer}` leads nowhere: what is before its end is not an object or array"));
+            return Err(format!(
+                "`{pointer}` leads nowhere: what is before its end is not an object or array"
+            ));
         }
     }
     Ok(())
