@@ -107,7 +107,7 @@ impl Broker {
             router.count_rejected();
             Published::rejected(reason)
         };
-        // It will not be smaller later: that is not a quota.
+        // The message is permanently too large, so this is not a quota error.
         if message.weight() > connections.config.max_packet_bytes as usize {
             return rejected(RejectReason::ImplementationSpecific);
         }
@@ -125,18 +125,18 @@ impl Broker {
         }
     }
 
-    /// Whether the broker would store a message now: as a retained one, or for a session that outlives its connection.
+    /// True if the broker would store a message now: as a retained one, or for a session that outlives its connection.
     /// Hooks may store more. False for QoS 0, which is not acknowledged.
     pub fn keeps(&self, message: &Message) -> bool {
         self.handle.router.keeps(message)
     }
 
-    /// Whether there is a subscription that matches a topic.
+    /// True if there is a subscription that matches a topic.
     pub fn has_subscribers(&self, topic: &str) -> bool {
         self.handle.router.has_subscribers(topic)
     }
 
-    /// Whether there may be a subscription to a topic that starts with these two levels, such as `$faas/events/`; false only
+    /// True if there may be a subscription to a topic that starts with these two levels, such as `$faas/events/`; false only
     /// if there is none. Much cheaper than [`has_subscribers`](Self::has_subscribers) for each topic.
     pub fn has_subscribers_below(&self, first: &str, second: &str) -> bool {
         self.handle.router.has_subscribers_below(first, second)

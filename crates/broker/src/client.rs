@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::message::Version;
 
-/// How a client reached the broker.
+/// Transport by which a client reached the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// TCP.
@@ -18,16 +18,16 @@ pub enum Transport {
     WebSocket,
     /// WebSocket over TLS.
     SecureWebSocket,
-    /// No network: a part of the node itself, to which limits on clients do not apply.
+    /// No network: the client is a part of the node itself. Limits on clients do not apply.
     Internal,
 }
 
 /// The other end of a connection, before its CONNECT.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Its remote address.
+    /// Remote address of the connection.
     pub address: SocketAddr,
-    /// How it is connected.
+    /// Transport of the connection.
     pub transport: Transport,
     /// The client's own certificate (end entity, DER), if it showed one that was verified.
     pub certificate: Option<Bytes>,
@@ -57,7 +57,7 @@ pub struct Client {
     pub peer: SocketAddr,
     /// Protocol version of the connection.
     pub version: Version,
-    /// How it is connected.
+    /// Transport of the connection.
     pub transport: Transport,
 }
 

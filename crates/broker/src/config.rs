@@ -14,9 +14,9 @@ pub struct BrokerConfig {
     pub max_packet_bytes: u32,
     /// Maximum of clients at a time; more are refused with "server busy" (MQTT 3.1.1: "server unavailable").
     pub max_connections: usize,
-    /// How long a new connection may take for its CONNECT.
+    /// Maximum time from the start of a connection to its CONNECT.
     pub connect_timeout: Duration,
-    /// How many QoS 2 messages of one client may be open (not yet released) at a time.
+    /// Maximum of open (not yet released) QoS 2 messages of one client.
     pub receive_maximum: NonZeroU16,
     /// Maximum of QoS 1 and 2 messages in flight to one client; the client may ask for fewer.
     pub max_inflight: NonZeroU16,
@@ -67,7 +67,7 @@ pub struct BrokerConfig {
     /// that the message is dropped for this subscriber and counted, and until the subscriber reads again, further ones
     /// are dropped immediately.
     pub publish_wait: Duration,
-    /// How long a client may take nothing while there are bytes to send to it.
+    /// Maximum time in which a client accepts no byte while there are bytes to send to it.
     pub write_timeout: Duration,
     /// Retained messages kept. A message on a further topic is routed but not retained, counted, and acknowledged with
     /// "quota exceeded" where the protocol can say so.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::message::{Message, QoS};
 
-/// How a subscription gets a message.
+/// Delivery options of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Delivery {
     pub qos: QoS,

@@ -62,7 +62,7 @@ impl Claim {
         Claim { total: total.clone(), bytes }
     }
 
-    /// Whether at most `max_bytes` are taken in all.
+    /// True if at most `max_bytes` are taken in all.
     pub(crate) fn fits(&self, max_bytes: usize) -> bool {
         self.total.load(Relaxed) <= max_bytes
     }
@@ -78,7 +78,7 @@ impl Drop for Claim {
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
     by_address: HashMap<IpAddr, Address>,
-    /// When addresses without connections were last removed.
+    /// Time at which addresses without connections were last removed.
     tidied: Option<Instant>,
 }
 
@@ -88,7 +88,7 @@ struct Address {
     connects: Option<Bucket>,
 }
 
-/// Why an address gets no connection.
+/// The reason why an address gets no connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AddressLimit {
     #[error("its address has {0} connections, the maximum")]

@@ -23,7 +23,7 @@ pub(crate) struct Mailbox {
     pub client_id: Arc<str>,
     /// The number of a session that outlives its connections.
     pub session: Option<u64>,
-    /// How many subscriptions the session has that are not shared; with one, a message cannot match twice.
+    /// Number of the session's subscriptions that are not shared; with one, a message cannot match twice.
     pub subscriptions: AtomicUsize,
     /// The connection has something to do: bytes to send, or a request.
     pub wake: Notify,
@@ -37,7 +37,7 @@ pub(crate) struct Mailbox {
     outbox: Mutex<Outbox>,
 }
 
-/// Why a connection is asked to end. Of two requests the greater one counts.
+/// The reason why a connection is requested to end. Of two requests the greater one counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum EndRequest {
     /// An operator ends it.
@@ -153,12 +153,12 @@ impl Mailbox {
         self.outbox.lock().give_up();
     }
 
-    /// Whether the client is connected and has room.
+    /// True if the client is connected and has room.
     pub(crate) fn is_ready(&self) -> bool {
         self.outbox.lock().is_ready()
     }
 
-    /// Whether the session queues messages while its client is not connected.
+    /// True if the session queues messages while its client is not connected.
     pub(crate) fn is_stored(&self) -> bool {
         self.session.is_some()
     }

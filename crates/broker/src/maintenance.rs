@@ -20,7 +20,8 @@ const RETAINED_BATCH: usize = 2048;
 const RETAINED_PAUSE: Duration = Duration::from_millis(100);
 /// Time between two walks over all retained messages.
 const RETAINED_INTERVAL: Duration = Duration::from_secs(30);
-/// The same while the store is full, and time between two checks of the messages that wait for sessions.
+/// Maximum time to the next walk while the store is full; also the interval between two checks of the messages that wait
+/// for sessions.
 const SHORT_INTERVAL: Duration = Duration::from_secs(3);
 /// Expired messages for one session that are deleted at a time.
 const EXPIRED_BATCH: usize = 512;

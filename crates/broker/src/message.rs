@@ -129,12 +129,12 @@ impl Message {
         self.qos
     }
 
-    /// Whether the broker keeps it as the last message of its topic.
+    /// True if the broker keeps the message as the last message of its topic.
     pub fn retain(&self) -> bool {
         self.retain
     }
 
-    /// Its MQTT 5 properties; `None` stands for all defaults.
+    /// The message's MQTT 5 properties; `None` stands for all defaults.
     pub fn properties(&self) -> Option<&Properties> {
         self.properties.as_deref()
     }
@@ -199,7 +199,7 @@ pub enum PropertyError {
     TooLong {
         /// The property.
         property: &'static str,
-        /// Its size.
+        /// Size of the property, in bytes.
         bytes: usize,
     },
     /// The text has a NUL character.

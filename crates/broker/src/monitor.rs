@@ -32,7 +32,7 @@ pub struct QueueFigures {
 #[derive(Debug)]
 pub(crate) struct Monitor {
     filters: Mutex<HashMap<TopicFilter, Weak<Figures>>>,
-    /// For messages that wait although their subscription has ended.
+    /// Figures of messages that wait although their subscription has ended.
     none: OnceLock<Arc<Figures>>,
     started: Instant,
 }
@@ -103,7 +103,7 @@ impl Monitor {
         filters.iter().map(|figures| self.snapshot(figures, now)).collect()
     }
 
-    /// One filter.
+    /// Figures of one filter; `None` if no subscription has this filter.
     pub(crate) fn one(&self, filter: &TopicFilter, now: Instant) -> Option<QueueFigures> {
         let figures = self.filters.lock().get(filter).and_then(Weak::upgrade)?;
         Some(self.snapshot(&figures, now))

@@ -65,7 +65,7 @@ pub(crate) enum Reply {
     PingResp,
 }
 
-/// Which acknowledgement a PUBLISH gets.
+/// The acknowledgement that a PUBLISH gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
     None,
@@ -93,10 +93,10 @@ pub(crate) struct Subscription {
 /// The reason for the end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct End {
-    /// For DISCONNECT; `None` when the client cannot read it.
+    /// Reason code of the broker's DISCONNECT; `None` if the client cannot read one.
     pub reason: Option<DisconnectReasonCode>,
     pub detail: String,
-    /// Whether the will is published.
+    /// True if the will is published.
     pub will: bool,
     /// A Session Expiry Interval that the client chose in its DISCONNECT.
     pub session_expiry_seconds: Option<u32>,
@@ -292,7 +292,7 @@ fn protocol_error(detail: &str) -> Step {
     Step::End(End::error(DisconnectReasonCode::ProtocolError, detail))
 }
 
-/// Whether a client may disconnect with this reason (MQTT 5, section 3.14.2.1).
+/// True if a client may disconnect with this reason (MQTT 5, section 3.14.2.1).
 fn is_for_clients(reason: DisconnectReasonCode) -> bool {
     matches!(u8::from(reason), 0x00 | 0x04 | 0x80..=0x83 | 0x90 | 0x93..=0x99)
 }

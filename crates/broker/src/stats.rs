@@ -19,7 +19,7 @@ pub struct BrokerStats {
     pub sessions_expired: u64,
     /// Subscriptions (gauge).
     pub subscriptions: u64,
-    /// Those of them that are shared (gauge).
+    /// Shared subscriptions among them (gauge).
     pub shared_subscriptions: u64,
     /// Bytes that wait in the store for sessions (gauge).
     pub stored_bytes: u64,

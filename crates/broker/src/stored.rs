@@ -34,7 +34,7 @@ pub(crate) const INCOMING: u8 = b'i';
 pub(crate) const RETAINED: u8 = b'r';
 pub(crate) const MARK: u8 = b'm';
 
-/// Why a record can't be used.
+/// The reason why a record cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Damage {
     #[error("it is cut off or its checksum is wrong")]
@@ -82,7 +82,7 @@ pub(crate) struct RetainedRecord<'a> {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum QueueRecord<'a> {
-    /// It waits, or it was sent and is not acknowledged.
+    /// The message waits, or it was sent and is not acknowledged.
     Message {
         #[serde(borrow)]
         message: MessageRecord<'a>,

@@ -35,7 +35,7 @@ impl SysTopics {
         SysTopics { started, clock, interval, due, before: None, queues: HashSet::new() }
     }
 
-    /// When figures are published next.
+    /// Time of the next publication of figures.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }

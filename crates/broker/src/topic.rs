@@ -23,28 +23,28 @@ pub struct TopicName(ByteString);
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicFilter(ByteString);
 
-/// Why a text is not a valid topic name. Positions are bytes from the start.
+/// The reason why a text is not a valid topic name. Positions are bytes from the start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopicNameError {
-    /// No character at all.
+    /// The text is empty.
     #[error("the topic is empty; a topic has at least one character")]
     Empty,
     /// Too long for the wire.
     #[error("the topic has {bytes} bytes; at most {MAX_TOPIC_BYTES} are allowed")]
     TooLong {
-        /// Its length.
+        /// Length of the text, in bytes.
         bytes: usize,
     },
     /// Too deep.
     #[error("the topic has {levels} levels; at most {MAX_TOPIC_LEVELS} are allowed")]
     TooManyLevels {
-        /// How many it has.
+        /// Number of levels in the text.
         levels: usize,
     },
     /// A null character.
     #[error("the topic has a null character at byte {at}; remove it")]
     Null {
-        /// Its position.
+        /// Position of the null character.
         at: usize,
     },
     /// A wildcard, which belongs into filters only.
@@ -52,33 +52,33 @@ pub enum TopicNameError {
     Wildcard {
         /// `+` or `#`.
         wildcard: char,
-        /// Its position.
+        /// Position of the wildcard.
         at: usize,
     },
 }
 
-/// Why a text is not a valid topic filter. Positions are bytes from the start.
+/// The reason why a text is not a valid topic filter. Positions are bytes from the start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopicFilterError {
-    /// No character at all.
+    /// The text is empty.
     #[error("the topic filter is empty; to subscribe to everything use #")]
     Empty,
     /// Too long for the wire.
     #[error("the topic filter has {bytes} bytes; at most {MAX_TOPIC_BYTES} are allowed")]
     TooLong {
-        /// Its length.
+        /// Length of the text, in bytes.
         bytes: usize,
     },
     /// Too deep.
     #[error("the topic filter has {levels} levels; at most {MAX_TOPIC_LEVELS} are allowed")]
     TooManyLevels {
-        /// How many it has.
+        /// Number of levels in the text.
         levels: usize,
     },
     /// A null character.
     #[error("the topic filter has a null character at byte {at}; remove it")]
     Null {
-        /// Its position.
+        /// Position of the null character.
         at: usize,
     },
     /// A wildcard beside other characters of its level, such as `a+`.
@@ -88,7 +88,7 @@ pub enum TopicFilterError {
     WildcardNotAlone {
         /// `+` or `#`.
         wildcard: char,
-        /// Its position.
+        /// Position of the wildcard.
         at: usize,
     },
     /// A `#` that is not the last level.
@@ -96,7 +96,7 @@ pub enum TopicFilterError {
         "the topic filter has '#' at byte {at} before its end; # is the last level or + a level in between"
     )]
     HashNotLast {
-        /// Its position.
+        /// Position of the `#`.
         at: usize,
     },
 }
@@ -204,12 +204,12 @@ impl TopicFilter {
         &self.0
     }
 
-    /// Whether it has a `+` or a `#`.
+    /// True if the filter has a `+` or a `#`.
     pub fn has_wildcards(&self) -> bool {
         self.0.bytes().any(|byte| matches!(byte, b'+' | b'#'))
     }
 
-    /// Whether it is a shared subscription, `$share/GROUP/FILTER` (MQTT 5, section 4.8.2).
+    /// True if the filter is a shared subscription, `$share/GROUP/FILTER` (MQTT 5, section 4.8.2).
     pub fn is_shared(&self) -> bool {
         self.0.starts_with("$share/")
     }
@@ -232,7 +232,7 @@ impl TopicFilter {
         }
     }
 
-    /// Whether it matches a topic name. A leading wildcard does not match a topic that starts with `$`.
+    /// True if the filter matches a topic name. A leading wildcard does not match a topic that starts with `$`.
     pub fn matches(&self, topic: &str) -> bool {
         if topic.starts_with('$') && self.0.starts_with(['+', '#']) {
             return false;

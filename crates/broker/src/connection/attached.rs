@@ -65,8 +65,8 @@ impl<'a> Attached<'a> {
         replays.retain(|replay| filters.contains(&replay.filter));
     }
 
-    /// Has the hooks asked again about every message that waits: another client may have the session than when the message
-    /// was queued, or its permissions may have changed.
+    /// Asks the hooks again about every waiting message: the session may have another client than when the message was
+    /// queued, or the client's permissions may have changed.
     pub(super) fn recheck_waiting(&self) {
         if self.context.hooks.is_empty() {
             return;

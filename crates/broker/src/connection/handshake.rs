@@ -128,7 +128,7 @@ async fn accept<'a>(
             }
         })?;
     let Claimed { mailbox, state, present } = claimed;
-    // From here on the session is given back in any case.
+    // From this line on, the session is given back in any case.
     let mut attached = Attached::new(context, mailbox, client, state, expiry_seconds);
     attached.recheck_subscriptions();
     let keepalive_seconds = match (connect.keepalive_seconds, config.max_keepalive_seconds) {

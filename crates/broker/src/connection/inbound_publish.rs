@@ -18,7 +18,7 @@ const BLOCKED_RETRY: Duration = Duration::from_secs(1);
 
 /// The state of the last PUBLISH.
 pub(super) enum InboundPublish {
-    /// It is done, and the next one may come.
+    /// The last PUBLISH is done, and the next one may come.
     Ready {
         /// An empty vector that is reused.
         spare: Vec<DeferredDelivery>,
@@ -40,7 +40,7 @@ pub(super) struct BlockedPublish {
 /// Deliveries that wait for room in the queues of subscribers.
 pub(super) struct AwaitingRoom {
     deliveries: Vec<DeferredDelivery>,
-    /// When the broker stops waiting.
+    /// Time at which the broker stops waiting.
     until: Instant,
     /// The acknowledgement that is due once all deliveries are settled.
     ack: Option<(Reply, Gate)>,
@@ -121,7 +121,7 @@ impl InboundPublish {
         }
     }
 
-    /// When the broker stops waiting, or offers a message again.
+    /// Time at which the broker stops waiting, or offers a message again.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self {
             InboundPublish::Ready { .. } => None,

@@ -24,11 +24,11 @@ thread_local! {
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into_boxed_slice());
 }
 
-/// How long the last bytes may take to leave.
+/// Maximum time for sending the last bytes.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long the client's last bytes are read and ignored after the shutdown: closing a socket with unread bytes resets the connection,
-/// and the client would lose the DISCONNECT.
+/// Time for which the client's last bytes are read and ignored after the shutdown: closing a socket with unread bytes
+/// resets the connection, and the client would lose the DISCONNECT.
 const LINGER: Duration = Duration::from_millis(500);
 
 /// A stream.
@@ -42,7 +42,7 @@ pub(super) struct Io<S> {
 pub(super) struct Buffers {
     pub inbound: BytesMut,
     pub outbound: BytesMut,
-    /// How much of `outbound` is written.
+    /// Number of bytes of `outbound` that are written.
     pub sent: usize,
     /// The stream has buffered bytes, as TLS may do; a socket does not.
     pub unflushed: bool,

@@ -12,14 +12,14 @@ pub(super) struct KeepAlive {
     timeout: Option<Duration>,
     last_packet: Instant,
     silence: Silence,
-    /// Whether the client was read the last time.
+    /// True if the client was being read at the last call of `set_reading`.
     is_reading: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Silence {
     WithinTimeout,
-    /// No packet came in time; packets that have arrived meanwhile are looked for once more.
+    /// No packet came within the timeout. The buffer is checked once more for packets that have arrived meanwhile.
     LastLook,
 }
 
@@ -53,7 +53,7 @@ impl KeepAlive {
         self.is_reading = is_reading;
     }
 
-    /// When the client has been silent for too long.
+    /// Time at which the client has been silent for too long.
     pub(super) fn deadline(&self) -> Option<Instant> {
         let grace = match self.silence {
             Silence::WithinTimeout => Duration::ZERO,

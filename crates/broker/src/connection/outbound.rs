@@ -23,7 +23,7 @@ pub(super) struct Outbound {
     fetching: Option<Fetching>,
     /// Messages of the session wait for the next commit of the store.
     pub awaits_store: bool,
-    /// Since when there are bytes to write of which the client has taken none.
+    /// Time since which there are bytes to write of which the client has accepted none.
     pub unsent_since: Option<Instant>,
 }
 
@@ -62,7 +62,7 @@ impl Outbound {
             if let Some(page) = taken.page {
                 let storage = context.wal.storage().clone();
                 let from = stored::queue_key(page.session, page.from);
-                // On a thread that may wait for the disk.
+                // The read runs on a thread that may wait for the disk.
                 let read =
                     tokio::task::spawn_blocking(move || storage.scan(Space::Queue, &from, page.messages));
                 self.fetching = Some(Fetching { page, read });

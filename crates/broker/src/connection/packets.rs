@@ -270,7 +270,7 @@ impl Connection<'_> {
         (granted, ticket)
     }
 
-    /// Has the hooks asked again: permissions have changed.
+    /// Asks the hooks again, because permissions have changed.
     pub(super) fn recheck(&mut self) {
         self.attached.recheck_subscriptions();
         self.attached.recheck_waiting();

@@ -58,7 +58,7 @@ impl PendingAcks {
         self.waiting.push_back((reply, gate));
     }
 
-    /// How far the store has got; the next [`store_progress`](Self::store_progress) waits for more.
+    /// Progress of the store; the next [`store_progress`](Self::store_progress) waits for more.
     pub(super) fn progress(&mut self) -> Progress {
         *self.progress.borrow_and_update()
     }
@@ -89,7 +89,7 @@ impl PendingAcks {
         self.waiting.is_empty()
     }
 
-    /// Whether the first one waits for the store, beside other things.
+    /// True if the first acknowledgement waits for the store. It may wait for other things as well.
     pub(super) fn awaits_store(&self) -> bool {
         self.waiting.front().is_some_and(|(_, gate)| gate.ticket.is_some())
     }

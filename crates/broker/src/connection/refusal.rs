@@ -10,7 +10,7 @@ use crate::hook::ConnectRefusalReason;
 use crate::message::Version;
 use crate::wire::{ConnAck, ConnectAckReason, Encoder};
 
-/// Why a client is not connected.
+/// The reason why a client is not connected.
 pub(super) enum Refusal {
     /// The client would not understand an answer.
     Silent(String),

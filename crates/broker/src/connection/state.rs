@@ -22,7 +22,7 @@ use crate::wire::{Decoder, DisconnectReasonCode, Encoder};
 const MAX_UNSENT_BYTES: usize = 256 * 1024;
 /// Bytes that are read of a client while its packets are not handled.
 const MAX_UNHANDLED_BYTES: usize = 16 * 1024;
-/// How long packets that a client sent before it disconnected may wait for their turn.
+/// Maximum time for handling packets that a client sent before it disconnected.
 const LAST_PACKETS_TIMEOUT: Duration = Duration::from_secs(60);
 /// The longest wait of the timer.
 const IDLE: Duration = Duration::from_secs(3600);
@@ -41,7 +41,7 @@ pub(super) struct Connection<'a> {
     pub outbound: Outbound,
     pub keep_alive: KeepAlive,
     pub throttle: Throttle,
-    /// There may be whole packets in the buffer that were not handled.
+    /// The buffer may have whole packets that were not handled.
     pub has_unhandled: bool,
     /// A queue of a subscriber is more than half full.
     pub has_pressure: bool,
@@ -49,7 +49,7 @@ pub(super) struct Connection<'a> {
     pub departure: Option<Departure>,
 }
 
-/// How the connection ended, while the client's last packets are handled.
+/// The end of the connection, while the client's last packets are handled.
 pub(super) struct Departure {
     pub detail: String,
     /// Deadline after which the remaining packets are dropped.
@@ -57,10 +57,10 @@ pub(super) struct Departure {
     pub half: ClosedHalf,
 }
 
-/// Which halves of the stream the client has closed.
+/// The halves of the stream that the client has closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ClosedHalf {
-    /// It sends nothing more, and may still read.
+    /// The client sends nothing more, and may still read.
     Sending,
     Both,
 }
@@ -138,7 +138,7 @@ impl<'a> Connection<'a> {
         buffers
     }
 
-    /// Whether the next packet may be handled.
+    /// True if the next packet may be handled.
     pub(super) fn is_readable(&self) -> bool {
         self.publish.is_ready()
             && self.throttle.until().is_none()
@@ -147,7 +147,7 @@ impl<'a> Connection<'a> {
             && self.acks.len() < usize::from(self.context.config.receive_maximum.get())
     }
 
-    /// Whether bytes are read: a few also while no packet is handled, so that a disconnect is noticed.
+    /// True if bytes are read. A few bytes are read even while no packet is handled, so that a disconnect is noticed.
     pub(super) fn reads(&self) -> bool {
         self.departure.is_none() && (self.is_readable() || self.buffers.inbound.len() < MAX_UNHANDLED_BYTES)
     }
@@ -194,7 +194,7 @@ impl<'a> Connection<'a> {
         self.protocol.set_unacknowledged(self.acks.unacknowledged());
     }
 
-    /// When the timer has to fire next.
+    /// Time at which the timer must fire next.
     pub(super) fn due(&self, now: Instant) -> Instant {
         let keep_alive = self.keep_alive.deadline().filter(|_| self.reads());
         let write = self.outbound.unsent_since.map(|since| since + self.context.config.write_timeout);

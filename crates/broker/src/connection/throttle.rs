@@ -8,7 +8,7 @@ use crate::limits::Bucket;
 pub(super) struct Throttle {
     /// `None` for no limit.
     bucket: Option<Bucket>,
-    /// Nothing is read before.
+    /// Time until which nothing is read.
     until: Option<Instant>,
 }
 
@@ -26,7 +26,7 @@ impl Throttle {
         }
     }
 
-    /// When the client is read again, if it is not read now.
+    /// Time at which the client is read again; `None` if it is read now.
     pub(super) fn until(&self) -> Option<Instant> {
         self.until
     }

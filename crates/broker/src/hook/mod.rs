@@ -99,12 +99,12 @@ pub struct Grant {
     pub username: Option<Arc<str>>,
 }
 
-/// Why a client may not connect.
+/// The reason why a client may not connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectRefusal {
-    /// For the reason code.
+    /// Source of the reason code.
     pub reason: ConnectRefusalReason,
-    /// For the log, and for an MQTT 5 client as the reason string.
+    /// Text for the log; an MQTT 5 client gets it as the reason string.
     pub detail: String,
 }
 
@@ -196,13 +196,13 @@ pub enum Verdict {
     /// and MQTT 3.1.1 have no negative acknowledgement: there the message is acknowledged as usual, dropped and counted
     /// in [`BrokerStats::messages_rejected`](crate::BrokerStats::messages_rejected).
     Reject(RejectReason),
-    /// There is no room for it now: its client is not read, and the message is offered again, to all hooks
-    /// from the first, when the `Notify` is notified and after a second at the latest. A hook that says this must not
-    /// have had any effect for the message. Without a connection it is rejected with "quota exceeded".
+    /// The hook has no room for the message now. The publisher is not read, and the message is offered again, to all
+    /// hooks from the first, when the `Notify` is notified and after a second at the latest. A hook that returns this
+    /// must not have had any effect for the message. Without a connection the message is rejected with "quota exceeded".
     Block(Arc<Notify>),
 }
 
-/// Why a publish was refused; the number is the MQTT 5 reason code of PUBACK and PUBREC.
+/// The reason why a publish was refused; the number is the MQTT 5 reason code of PUBACK and PUBREC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RejectReason {
     /// Another failure, such as a hook that panicked.

@@ -29,7 +29,7 @@ impl PublishHooks {
         PublishHooks { hooks, panics: Counter::default() }
     }
 
-    /// How many calls of hooks have panicked.
+    /// Number of calls of hooks that have panicked.
     pub(crate) fn panics(&self) -> u64 {
         self.panics.get()
     }

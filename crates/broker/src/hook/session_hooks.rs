@@ -28,7 +28,7 @@ impl SessionHooks {
         self.hooks.is_empty()
     }
 
-    /// How many notifications of hooks have panicked.
+    /// Number of notifications of hooks that have panicked.
     pub(crate) fn panics(&self) -> u64 {
         self.panics.get()
     }

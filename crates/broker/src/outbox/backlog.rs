@@ -17,7 +17,7 @@ use crate::wal::{Change, Progress, Space, Ticket, Transaction};
 
 /// Messages fetched from the store at a time.
 pub(super) const PAGE_MESSAGES: usize = 256;
-/// How far the stored mark is ahead of the messages that were sent.
+/// Distance of the stored mark from the last message that was sent, in messages.
 const MARK_AHEAD: u64 = 256;
 
 /// Messages of a session in the store.
@@ -28,9 +28,9 @@ pub(super) struct Backlog {
     /// The messages after those in `slots`.
     pub(super) spilled: VecDeque<Spilled>,
     pub(super) spilled_messages: usize,
-    /// How many of these were in flight at the disconnect. They take no room, and count for no bound.
+    /// Number of these that were in flight at the disconnect. They take no room, and count for no bound.
     pub(super) spilled_in_flight: usize,
-    /// Before this second none of those in the store only expires; `None` if none ever does.
+    /// Earliest second at which a message that is only in the store can expire; `None` if none ever expires.
     pub(super) next_expiry: Option<NonZeroU32>,
     /// Below this number no message waits that could be [dropped](Self::oldest).
     pub(super) waits_from: u64,
@@ -42,7 +42,8 @@ pub(super) struct Backlog {
     pub(super) waiting_bytes: u64,
     /// Numbers below were perhaps sent on an earlier connection.
     pub(super) sent_before: u64,
-    /// The same as the store has it, which is ahead by some, so that it is not changed with every message.
+    /// The mark in the store, below which numbers were perhaps sent. It is ahead of the sent numbers by up to
+    /// `MARK_AHEAD`, so that not every message changes it.
     pub(super) marked: u64,
     /// The last change.
     pub(super) ticket: Option<Ticket>,
@@ -55,7 +56,7 @@ pub(super) struct Backlog {
 /// A message that is in the store only.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Spilled {
-    /// In bytes; 0 for one that does not exist any more.
+    /// Weight of the message, in bytes; 0 for a message that does not exist any more.
     pub(super) weight: u32,
     pub(super) source: u32,
     /// The [second](Totals::expiry_second) in which it expires.
@@ -68,7 +69,7 @@ impl Spilled {
     /// The least weight of a message that waits; damaged ones may look lighter.
     pub(super) const MIN_WEIGHT: u32 = 2;
 
-    /// Whether it was in flight at the disconnect: a message that waits weighs more.
+    /// True if the message was in flight at the disconnect: a waiting message has a greater weight.
     pub(super) fn is_in_flight(self) -> bool {
         self.weight == 1
     }
@@ -186,7 +187,7 @@ impl Backlog {
                 expiry = waiting.message.expiry_seconds().map(|seconds| (waiting.received, seconds));
                 (weight.max(Spilled::MIN_WEIGHT), Some(waiting.figures))
             }
-            // It was in flight, not waiting.
+            // The message was in flight, not waiting.
             Slot::Published(figures) | Slot::PublishedOnce(figures) | Slot::Released(figures) => {
                 self.weigh(1);
                 if let Some(figures) = &figures {
@@ -204,7 +205,7 @@ impl Backlog {
         self.waits_from = 0;
     }
 
-    /// How many messages wait in the store only.
+    /// Number of messages that wait in the store only.
     pub(super) fn spilled_waiting(&self) -> usize {
         self.spilled_messages - self.spilled_in_flight
     }
@@ -256,7 +257,7 @@ impl Backlog {
         self.totals.weigh(bytes);
     }
 
-    /// How many messages from a number on can be read now; an error if that is none before the next commit of the store.
+    /// Number of messages from a number on that can be read now; an error if it is 0 until the next commit of the store.
     pub(super) fn readable(&mut self, from: u64, progress: Progress) -> Result<usize, ()> {
         if let Some((to, ticket)) = self.mark
             && progress.of(ticket).is_some()
@@ -277,7 +278,7 @@ impl Backlog {
         }
     }
 
-    /// How many of the first `messages` in the store have at most `bytes` together; one at least.
+    /// Number of the first `messages` in the store that have at most `bytes` together; at least 1.
     pub(super) fn within(&self, messages: usize, bytes: usize) -> usize {
         let mut left = bytes as u64;
         let fits = self.spilled.iter().take(messages).take_while(|spilled| {

@@ -40,7 +40,7 @@ pub(super) struct Recheck {
     pub(super) may_read: MayRead,
 }
 
-/// Whether a client may subscribe to a topic.
+/// Permission check: returns true if the client may subscribe to the topic.
 pub(crate) type MayRead = Box<dyn Fn(&TopicName) -> bool + Send>;
 
 impl std::fmt::Debug for Recheck {
@@ -116,7 +116,7 @@ impl Link {
         Ok(())
     }
 
-    /// Whether the client may have a message that waited under this number.
+    /// True if the client may have a message that waited under this number.
     pub(super) fn may_have(&mut self, number: u64, topic: &TopicName) -> bool {
         match &self.recheck {
             Some(recheck) if number < recheck.before => (recheck.may_read)(topic),

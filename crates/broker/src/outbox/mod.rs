@@ -51,7 +51,7 @@ const PACKET_IDS: u64 = 65_535;
 const MAX_SPAN: usize = 60_000;
 /// Numbers without a message between messages of a stored session; each costs a few bytes of memory.
 const MAX_GAP: u64 = 1 << 20;
-/// The same while the client is not connected.
+/// `MAX_GAP` while the client is not connected.
 const MAX_GAP_AWAY: u64 = 4096;
 /// Messages of a stored session that wait in memory; more are fetched when they have been sent.
 const MEMORY_MESSAGES: usize = 512;
@@ -274,7 +274,7 @@ impl Outbox {
         }
     }
 
-    /// Whether there is no room for one more message of this weight.
+    /// True if there is no room for one more message of this weight.
     fn is_full(&mut self, weight: usize) -> bool {
         let Some(link) = &self.link else { return false };
         let messages = link.buffered_messages + self.memory_messages();
@@ -291,7 +291,7 @@ impl Outbox {
         !claimed
     }
 
-    /// Whether the client is connected and has room.
+    /// True if the client is connected and has room.
     pub(crate) fn is_ready(&mut self) -> bool {
         self.link.is_some() && !self.is_full(0) && !self.is_stored_full(0)
     }

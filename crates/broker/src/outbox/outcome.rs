@@ -11,7 +11,7 @@ pub(crate) enum Pushed {
     Over { wake: bool },
     /// QoS 0 for a client that is not connected.
     Skipped,
-    /// No room for this QoS 1 or 2 message; there may be later.
+    /// The queue has no room for this QoS 1 or 2 message, but may have room later.
     Full,
     /// Lost for this subscriber.
     Lost(Loss),

@@ -66,7 +66,7 @@ impl Outbox {
         }
     }
 
-    /// Whether one more message for a session that is kept would drop an older one.
+    /// True if one more message for a session that is kept would drop an older one.
     pub(crate) fn is_stored_full(&self, weight: usize) -> bool {
         self.stored.as_ref().is_some_and(|stored| {
             let messages = self.waiting_in_memory() + stored.spilled_waiting();
@@ -76,7 +76,7 @@ impl Outbox {
         })
     }
 
-    /// Whether a session that is kept is over its bounds.
+    /// True if a session that is kept is over its bounds.
     pub(super) fn is_over(&self) -> bool {
         self.stored.as_ref().is_some_and(|stored| {
             let messages = self.waiting_in_memory() + stored.spilled_waiting();
@@ -86,7 +86,7 @@ impl Outbox {
         })
     }
 
-    /// Whether a message that came [over](Pushed::Over) the bounds has room by now, or no client takes messages. If
+    /// True if a message that came [over](Pushed::Over) the bounds has room by now, or no client takes messages. If
     /// not, the next [`take`](Outbox::take) reports that a publisher waits.
     pub(crate) fn has_room(&mut self) -> bool {
         let is_over = self.is_over();

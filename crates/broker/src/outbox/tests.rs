@@ -77,7 +77,7 @@ impl Disk {
 /// A client that keeps its session.
 #[derive(Default)]
 struct Client {
-    /// By packet identifier: QoS, whether PUBREC was sent, whether PUBREL came.
+    /// Messages in flight by packet identifier: QoS, whether PUBREC was sent, whether PUBREL came.
     inflight: BTreeMap<NonZeroU16, (QoS, bool, bool)>,
     /// QoS 2 messages that it has and that are not completed.
     received: BTreeMap<NonZeroU16, u32>,

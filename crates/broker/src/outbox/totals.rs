@@ -70,7 +70,7 @@ impl Totals {
         self.stored_bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Whether the store has too much for all sessions together, from the view of one that has `own` bytes there. The
+    /// True if the store has too much for all sessions together, from the view of one that has `own` bytes there. The
     /// last quarter is shared out evenly, so that sessions whose clients are away for long leave room for the others.
     pub(super) fn is_stored_full(&self, own: u64, more: usize) -> bool {
         let total = self.stored_bytes.load(Relaxed) + more as i64;
@@ -102,7 +102,7 @@ impl Totals {
 pub(crate) struct Bounds {
     pub messages: usize,
     pub bytes: usize,
-    /// In the store, for a session that outlives its connections.
+    /// Messages in the store, for a session that outlives its connections.
     pub stored_messages: usize,
     pub stored_bytes: u64,
 }

@@ -25,12 +25,12 @@ pub(crate) struct DeferredDelivery {
 pub(crate) enum Deferred {
     /// The queue has room or the message is lost; with the position of its change in the write-ahead log, if any.
     Settled(Option<Ticket>),
-    /// There is no room. [`DeferredDelivery::room`] is notified when there may be.
+    /// The queue has no room. [`DeferredDelivery::room`] is notified when there may be room.
     Full,
 }
 
 impl DeferredDelivery {
-    /// Is notified when the queue may have room.
+    /// Notification that the queue may have room.
     pub(crate) fn room(&self) -> &Arc<tokio::sync::Notify> {
         &self.mailbox.room
     }

@@ -164,24 +164,24 @@ impl Router {
         self.subscriptions.read().bytes()
     }
 
-    /// Whether there is a subscription that matches a topic.
+    /// True if there is a subscription that matches a topic.
     pub(crate) fn has_subscribers(&self, topic: &str) -> bool {
         let mut found = false;
         self.subscriptions.read().for_each_match(topic, |_| found = true);
         found
     }
 
-    /// Whether there may be a subscription to a topic that starts with these two levels.
+    /// True if there may be a subscription to a topic that starts with these two levels.
     pub(crate) fn has_subscribers_below(&self, first: &str, second: &str) -> bool {
         self.subscriptions.read().has_below(first, second)
     }
 
-    /// Whether the broker would store a message, as a retained one or for a session that outlives its connection.
+    /// True if the broker would store a message, as a retained one or for a session that outlives its connection.
     pub(crate) fn keeps(&self, message: &Message) -> bool {
         message.qos() > QoS::AtMostOnce && (message.retain() || self.has_stored_subscriber(message))
     }
 
-    /// Whether a session that is stored subscribes to a message of QoS 1 or 2 with more than QoS 0.
+    /// True if a session that is stored subscribes to a message of QoS 1 or 2 with more than QoS 0.
     fn has_stored_subscriber(&self, message: &Message) -> bool {
         let mut found = false;
         self.subscriptions.read().for_each_match(message.topic().as_str(), |entry| {

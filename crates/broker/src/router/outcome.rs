@@ -25,7 +25,7 @@ pub enum PublishOutcome {
 pub struct Published {
     /// The outcome.
     pub outcome: PublishOutcome,
-    /// When the changes of this publish are stored: see [`Broker::durable`](crate::Broker::durable).
+    /// The ticket at which the changes of this publish are stored: see [`Broker::durable`](crate::Broker::durable).
     pub ticket: Option<Ticket>,
     /// Handles of hooks that delay its acknowledgement.
     pub(crate) hold: Option<Arc<Hold>>,
@@ -36,9 +36,9 @@ pub struct Published {
 pub struct Routed {
     /// Clients with a matching subscription.
     pub subscribers: usize,
-    /// Those among them for whom it was lost: their queue is full, or they do not take packets of that size.
+    /// Subscribers among them that lost the message: their queue is full, or they do not accept packets of that size.
     pub dropped: usize,
-    /// It should have been retained, but the store is full.
+    /// The message has the retain flag, but was not retained: the store is full.
     pub retain_refused: bool,
     /// A queue is more than half full.
     pub(crate) pressure: bool,

@@ -15,7 +15,7 @@ use crate::stored::MAX_RECORD_OVERHEAD_BYTES;
 use crate::topic::SYS_PREFIX;
 use crate::wal::{Change, Reservation};
 
-/// There is no room for a message that has to be stored.
+/// The store has no room for a message that must be stored.
 struct NoRoom;
 
 impl Router {

@@ -14,7 +14,7 @@ use crate::outbox::{Copies, Loss, Pushed};
 use crate::protocol::Subscription;
 use crate::topic::{TopicFilter, TopicName};
 
-/// How many retained topics are visited in one call.
+/// Number of retained topics that one call visits.
 const SLICE_TOPICS: usize = 256;
 
 /// The retained messages of one subscription that are not queued yet.

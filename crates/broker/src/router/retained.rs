@@ -31,7 +31,7 @@ impl RetainedStore {
         self.messages.read().len()
     }
 
-    /// How many messages were not retained since the store was full.
+    /// Number of messages that were not retained because the store was full.
     pub(super) fn refused(&self) -> u64 {
         self.refused.get()
     }
@@ -46,7 +46,7 @@ impl RetainedStore {
         let is_kept = !message.payload().is_empty();
         // A QoS 0 publish cannot be refused; a deletion makes room.
         let has_room = || match message.qos() {
-            // Its room was reserved before.
+            // The room for the message was reserved before.
             QoS::AtLeastOnce | QoS::ExactlyOnce => !self.wal.is_full(),
             QoS::AtMostOnce => {
                 !self.wal.is_full() && self.wal.has_room(message.weight() + MAX_RECORD_OVERHEAD_BYTES)
@@ -159,7 +159,7 @@ pub(super) struct Slice {
     pub topics: VecDeque<TopicName>,
     /// Position to continue at; `None` at the end.
     pub after: Option<TopicName>,
-    /// How many topics were visited.
+    /// Number of topics that were visited.
     pub visited: usize,
 }
 
@@ -209,7 +209,7 @@ impl Retained {
         };
         let mut bytes = bytes;
         if is_full(self, bytes) {
-            // At most once a second: it visits the whole store.
+            // The sweep visits the whole store, so it runs at most once a second.
             if self.swept.is_none_or(|swept| now - swept >= SWEEP_INTERVAL) {
                 self.sweep(now);
                 let before = self.messages.get(message.topic()).map(|kept| kept.message.weight());

@@ -31,7 +31,7 @@ pub(super) enum Entry {
     Group(Group),
 }
 
-/// One session's subscription.
+/// Subscription of one session.
 pub(super) struct Subscriber {
     pub mailbox: Arc<Mailbox>,
     pub options: SubscriptionOptions,
@@ -52,7 +52,7 @@ impl Subscriptions {
         Subscriptions { trie: FilterTrie::new(), len: 0, shared: 0, bytes: 0 }
     }
 
-    /// How many there are.
+    /// Number of subscriptions.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -62,7 +62,7 @@ impl Subscriptions {
         self.bytes
     }
 
-    /// How many of them are shared.
+    /// Number of shared subscriptions.
     pub(super) fn shared(&self) -> usize {
         self.shared
     }
@@ -197,7 +197,7 @@ impl Subscriptions {
 }
 
 impl Subscriber {
-    /// Whether messages of QoS 1 and 2 for it are stored.
+    /// True if messages of QoS 1 and 2 for this subscriber are stored.
     pub(super) fn is_stored(&self) -> bool {
         self.options.qos > QoS::AtMostOnce && self.mailbox.is_stored()
     }
@@ -232,7 +232,7 @@ impl Group {
         }
     }
 
-    /// Whether all of the members satisfy `check`.
+    /// True if all of the members satisfy `check`.
     pub(super) fn all(&self, check: impl FnMut(&Subscriber) -> bool) -> bool {
         self.members.read().iter().all(check)
     }

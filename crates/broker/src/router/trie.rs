@@ -34,12 +34,12 @@ impl<T> FilterTrie<T> {
         FilterTrie { exact: HashMap::new(), root: Node::new(), len: 0, wildcards: 0, exact_of_dollar: 0 }
     }
 
-    /// How many values it holds.
+    /// Number of values in the trie.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it holds nothing.
+    /// True if the trie holds no value.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -99,7 +99,7 @@ impl<T> FilterTrie<T> {
         removed
     }
 
-    /// Whether a filter may match a topic that starts with these two levels, the first of which starts with `$`; false
+    /// True if a filter may match a topic that starts with these two levels, the first of which starts with `$`; false
     /// only if none does.
     pub fn has_below(&self, first: &str, second: &str) -> bool {
         let node = self.root.children.get(first);

@@ -10,7 +10,7 @@ use crate::mailbox::Mailbox;
 #[derive(Debug, Default)]
 pub(super) struct ByClient {
     sessions: HashMap<Arc<str>, Known>,
-    /// How many have a connection.
+    /// Number of sessions that have a connection.
     connected: usize,
     /// The number of the last session that outlives its connections.
     last_number: u64,
@@ -23,7 +23,7 @@ pub(super) struct Known {
     pub mailbox: Arc<Mailbox>,
     /// The user it belongs to; `None` for sessions of anonymous clients, which any client may resume.
     pub owner: Option<Arc<str>>,
-    /// Its state while it has no connection; with one, the connection owns the state.
+    /// State of the session while it has no connection. If it has one, the connection owns the state.
     pub parked: Option<Parked>,
 }
 
@@ -38,7 +38,7 @@ impl ByClient {
         self.sessions.len()
     }
 
-    /// How many sessions have a connection.
+    /// Number of sessions that have a connection.
     pub(super) fn connected(&self) -> usize {
         self.connected
     }

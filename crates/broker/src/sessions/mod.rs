@@ -70,9 +70,9 @@ struct Limits {
 /// Figures of one session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionFigures {
-    /// Its client identifier.
+    /// Client identifier of the session.
     pub client_id: Arc<str>,
-    /// Whether its client is connected.
+    /// True if the session's client is connected.
     pub connected: bool,
     /// Messages that wait for it.
     pub waiting: u64,
@@ -80,7 +80,7 @@ pub struct SessionFigures {
     pub waiting_bytes: u64,
     /// Messages that were sent to it and are not acknowledged.
     pub in_flight: u64,
-    /// Its subscriptions; empty while its client is connected.
+    /// Subscriptions of the session; empty while its client is connected.
     pub filters: Vec<TopicFilter>,
 }
 
@@ -132,7 +132,7 @@ impl SessionTable {
         stats.connections_total = self.counters.connected.get();
     }
 
-    /// Whether a connection with this client identifier would be one too many.
+    /// True if a connection with this client identifier would be one too many.
     pub(crate) fn is_full(&self, client_id: &str) -> bool {
         let sessions = self.sessions.lock();
         let connected = sessions.get(client_id).is_some_and(|known| known.is_connected());
@@ -145,7 +145,7 @@ impl SessionTable {
         Will { message, claim }
     }
 
-    /// Has every connection ask the hooks again about its subscriptions and waiting messages.
+    /// Makes every connection ask the hooks again about its subscriptions and waiting messages.
     pub(crate) fn recheck(&self) {
         let sessions = self.sessions.lock();
         sessions.all().filter(|known| known.is_connected()).for_each(|known| known.mailbox.recheck());

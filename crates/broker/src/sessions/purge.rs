@@ -20,7 +20,7 @@ pub(crate) struct Purges {
 /// The state of the purge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purging {
-    /// Nothing, or the store cannot be read.
+    /// No message has to be deleted, or the store cannot be read.
     Idle,
     /// There may be more messages to delete.
     More,

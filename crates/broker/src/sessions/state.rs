@@ -25,7 +25,7 @@ pub(crate) struct State {
 #[derive(Debug)]
 pub(crate) struct Will {
     pub message: Message,
-    /// Its share of the limit on the wills of all clients.
+    /// The will's share of the limit on the wills of all clients.
     pub claim: Claim,
 }
 
@@ -46,9 +46,9 @@ pub(super) struct Parked {
 /// Deadlines of a waiting session.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
-    /// When its will is published.
+    /// Time at which the session's will is published.
     pub will_at: Option<Instant>,
-    /// When the session ends; `None` if it never expires.
+    /// Time at which the session ends; `None` if it never expires.
     pub expires_at: Option<Instant>,
 }
 

@@ -17,14 +17,14 @@ use crate::wal::{Change, Space};
 pub(crate) struct Claimed {
     pub mailbox: Arc<Mailbox>,
     pub state: State,
-    /// It existed before.
+    /// True if the session existed before.
     pub present: bool,
 }
 
-/// Why a client gets no session.
+/// The reason why a client gets no session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoSession {
-    /// There are too many, or there is no room to store one more.
+    /// The maximum of sessions is reached, or the store has no room for one more.
     TooMany,
     /// The client identifier's session is another user's.
     NotOwner,

@@ -13,7 +13,7 @@ use super::state::{Due, Parked, Times};
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     due: Mutex<BTreeMap<(Instant, u64, Due), Arc<str>>>,
-    /// There is an earlier timer than before.
+    /// Notification that a new timer is earlier than all others.
     pub changed: Notify,
 }
 
@@ -46,7 +46,7 @@ impl Timers {
         }
     }
 
-    /// When the next timer fires.
+    /// Time at which the next timer fires.
     pub(super) fn next(&self) -> Option<Instant> {
         self.due.lock().first_key_value().map(|((at, ..), _)| *at)
     }

@@ -46,7 +46,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Whether all changes up to a ticket are stored; `None` while that is open.
+    /// Result for all changes up to a ticket: stored, or not storable; `None` while that is open.
     pub(crate) fn of(&self, ticket: Ticket) -> Option<Result<(), NotStored>> {
         if self.failed.is_some_and(|failed| ticket.0 >= failed) {
             Some(Err(NotStored))

@@ -10,21 +10,21 @@ pub struct Group {
     pub(super) number: u64,
     /// Entries under keys that were never used before; `changes` has none of them.
     pub fresh: Vec<Change>,
-    /// In the order in which they were appended: the last change of a key counts.
+    /// The other entries, in the order in which they were appended: the last change of a key counts.
     pub changes: Vec<Change>,
     /// An acknowledgement or a caller waits until the group is on the disk. Otherwise it is enough for now that it
     /// reaches the operating system.
     pub awaited: bool,
 }
 
-/// How a change gets to the store.
+/// The way in which a change is appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Append {
-    /// Nothing waits for it.
+    /// Nothing waits for the change.
     Lazy,
     /// An acknowledgement or a caller waits until it is on the disk.
     Awaited,
-    /// The same, and its key was never used before.
+    /// An acknowledgement or a caller waits, and the key of the change was never used before.
     Fresh,
 }
 

@@ -83,12 +83,12 @@ impl MemoryStorage {
         self.wake(wal);
     }
 
-    /// How many entries a space has.
+    /// Number of entries in a space.
     pub fn len(&self, space: Space) -> usize {
         self.entries.lock().keys().filter(|(of, _)| *of == space).count()
     }
 
-    /// Whether nothing is stored.
+    /// True if nothing is stored.
     pub fn is_empty(&self) -> bool {
         self.entries.lock().is_empty()
     }

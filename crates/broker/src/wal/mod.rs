@@ -178,7 +178,7 @@ impl Wal {
         self.reserve(bytes).is_some()
     }
 
-    /// Whether a message was refused since the last call, because there was room for smaller ones only.
+    /// True if a message was refused since the last call, because there was room for smaller messages only.
     pub fn takes_refusal(&self) -> bool {
         self.refused.swap(false, Ordering::Relaxed)
     }
@@ -188,7 +188,7 @@ impl Wal {
         self.stalled.store(stalled, Ordering::Relaxed);
     }
 
-    /// Whether deletions are to be refused as well. If so, wakes the store to look again.
+    /// True if deletions must be refused as well. In this case wakes the store, which checks its space again.
     pub(crate) fn is_stalled(self: &Arc<Self>) -> bool {
         let stalled = self.stalled.load(Ordering::Relaxed);
         if stalled {
@@ -202,7 +202,7 @@ impl Wal {
         self.open.lock().bytes()
     }
 
-    /// Whether new entries are to be refused. If so, wakes the store to look again.
+    /// True if new entries must be refused. In this case wakes the store, which checks its space again.
     pub fn is_full(self: &Arc<Self>) -> bool {
         let full = self.full.load(Ordering::Relaxed);
         if full {
@@ -211,7 +211,7 @@ impl Wal {
         full
     }
 
-    /// Is notified when the store is no longer full.
+    /// Notification that the store is no longer full.
     pub(crate) fn room_again(&self) -> &Arc<Notify> {
         &self.room_again
     }

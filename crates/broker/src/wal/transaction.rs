@@ -15,7 +15,7 @@ pub(crate) struct Transaction<'a> {
     /// Held from the first change on.
     boundary: Option<RwLockReadGuard<'a, ()>>,
     ticket: Option<Ticket>,
-    /// It appended the first change of a group.
+    /// True if the transaction appended the first change of a group.
     wake: bool,
 }
 

@@ -33,7 +33,7 @@ pub struct Decoder {
 
 #[derive(Debug)]
 enum Codec {
-    /// No CONNECT yet.
+    /// The client has not sent a CONNECT yet.
     Undecided,
     V311(v3::Codec),
     V5(v5::Codec),

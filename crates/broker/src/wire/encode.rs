@@ -40,11 +40,11 @@ pub struct PublishHeader<'a> {
     pub retain: bool,
     /// Needed for QoS 1 and 2, not allowed for QoS 0.
     pub packet_id: Option<NonZeroU16>,
-    /// Of the subscriptions that matched; MQTT 5 only.
+    /// Identifiers of the subscriptions that matched; MQTT 5 only.
     pub subscription_identifiers: &'a [NonZeroU32],
     /// The rest of the Message Expiry Interval; MQTT 5 only.
     pub expiry_seconds: Option<u32>,
-    /// It may have been sent before.
+    /// DUP flag: the packet may have been sent before.
     pub duplicate: bool,
     /// A number for the topic; MQTT 5 only.
     pub alias: Option<TopicAlias>,
@@ -53,7 +53,7 @@ pub struct PublishHeader<'a> {
 /// A number that stands for a topic from then on (MQTT 5, section 3.3.2.3.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TopicAlias {
-    /// At most the client's Topic Alias Maximum.
+    /// Number of the alias; at most the client's Topic Alias Maximum.
     pub number: NonZeroU16,
     /// The client knows it: the topic itself is left out.
     pub known: bool,
@@ -62,17 +62,17 @@ pub struct TopicAlias {
 /// The contents of CONNACK for MQTT 5; MQTT 3.1.1 gets the return code that fits `reason`.
 #[derive(Debug, Clone)]
 pub struct ConnAck {
-    /// Accepted, or why not.
+    /// The reason code: success, or the reason of the refusal.
     pub reason: ConnectAckReason,
-    /// There is a session from before. Only with success.
+    /// Session Present flag: the session existed before. True only with a success code.
     pub session_present: bool,
     /// The client identifier, when the broker chose it.
     pub assigned_client_id: Option<ByteString>,
-    /// How many QoS 2 messages the broker keeps open at a time.
+    /// Receive Maximum: number of QoS 2 messages that the broker keeps open.
     pub receive_maximum: NonZeroU16,
     /// Largest packet the broker takes.
     pub maximum_packet_bytes: u32,
-    /// How many topic aliases it keeps.
+    /// Topic Alias Maximum: number of topic aliases that the broker keeps.
     pub topic_alias_maximum: u16,
     /// The Session Expiry Interval in seconds, if it differs from the one in CONNECT.
     pub session_expiry_seconds: Option<u32>,
@@ -80,17 +80,17 @@ pub struct ConnAck {
     pub server_keepalive_seconds: Option<u16>,
     /// Start of the topics that the client may use for responses, if it requested them.
     pub response_information: Option<ByteString>,
-    /// For people.
+    /// Reason string, for people.
     pub reason_string: Option<String>,
 }
 
-/// Why a packet was not encoded; the output is as it was before.
+/// The reason why a packet was not encoded; the output is as it was before.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
     /// Larger than the client takes, or than MQTT can say.
     #[error("a packet of {bytes} bytes is over the limit of {limit} bytes")]
     TooLarge {
-        /// Its size.
+        /// Size of the packet, in bytes.
         bytes: usize,
         /// The limit.
         limit: usize,
@@ -104,7 +104,7 @@ pub enum EncodeError {
 }
 
 impl Encoder {
-    /// For a client of `version` that takes packets of up to `max_packet_bytes`, if it says so.
+    /// Encoder for a client of `version` that accepts packets of up to `max_packet_bytes` (`None`: no limit).
     pub fn new(version: Version, max_packet_bytes: Option<NonZeroU32>) -> Encoder {
         let codec = match version {
             Version::V311 => Codec::V311(v3::Codec::new(0)),

@@ -50,7 +50,7 @@ const CONNECT: [u8; 9] = [
     MAXIMUM_PACKET_SIZE,
 ];
 const WILL_PROPERTIES: [u8; 7] = [0x01, MESSAGE_EXPIRY, 0x03, 0x08, 0x09, 0x18, USER_PROPERTY];
-/// Of these a subscription identifier is not for clients; the decoder says so.
+/// Properties of a PUBLISH. A client must not send a subscription identifier; the decoder reports it.
 const PUBLISH: [u8; 8] =
     [0x01, MESSAGE_EXPIRY, 0x03, 0x08, 0x09, SUBSCRIPTION_IDENTIFIER, TOPIC_ALIAS, USER_PROPERTY];
 const SUBSCRIBE: [u8; 2] = [SUBSCRIPTION_IDENTIFIER, USER_PROPERTY];
@@ -143,7 +143,7 @@ pub(super) fn check(frame: Frame, packet: &mut [u8], version: Version) -> Result
     Ok(Patched::default())
 }
 
-/// Where the Message Expiry Interval of an encoded PUBLISH stands, if it has one.
+/// Position of the Message Expiry Interval in an encoded PUBLISH, if it has one.
 pub(super) fn expiry_position(packet: &mut [u8]) -> Option<usize> {
     let frame = peek(packet).ok()??;
     let mut at = None;

@@ -33,31 +33,31 @@ pub enum Packet {
     Publish(Publish),
     /// PUBACK.
     PubAck {
-        /// Which PUBLISH it acknowledges.
+        /// Identifier of the PUBLISH that is acknowledged.
         packet_id: NonZeroU16,
     },
     /// PUBREC.
     PubRec {
-        /// Which PUBLISH it acknowledges.
+        /// Identifier of the PUBLISH that is acknowledged.
         packet_id: NonZeroU16,
-        /// Whether the reason code is an error, which ends the exchange.
+        /// True if the reason code is an error, which ends the exchange.
         failed: bool,
     },
     /// PUBREL.
     PubRel {
-        /// Which PUBLISH it releases.
+        /// Identifier of the PUBLISH that is released.
         packet_id: NonZeroU16,
     },
     /// PUBCOMP.
     PubComp {
-        /// Which PUBLISH it completes.
+        /// Identifier of the PUBLISH that is completed.
         packet_id: NonZeroU16,
     },
     /// SUBSCRIBE.
     Subscribe(Subscribe),
     /// UNSUBSCRIBE.
     Unsubscribe {
-        /// To be repeated in UNSUBACK.
+        /// Packet identifier, which UNSUBACK repeats.
         packet_id: NonZeroU16,
         /// Filters as sent, not validated.
         filters: Vec<ByteString>,
@@ -78,7 +78,7 @@ pub enum Packet {
 /// The contents of CONNECT.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Connect {
-    /// By protocol level.
+    /// Protocol version, by the protocol level.
     pub version: Version,
     /// May be empty.
     pub client_id: ByteString,
@@ -86,24 +86,24 @@ pub struct Connect {
     pub clean_start: bool,
     /// 0 stands for no keepalive.
     pub keepalive_seconds: u16,
-    /// To be published when the connection ends in any other way than by a normal DISCONNECT. The topic is valid.
+    /// Will: published when the connection ends in any other way than by a normal DISCONNECT. The topic is valid.
     pub will: Option<Message>,
-    /// How long to wait with the will after the connection is lost, in seconds.
+    /// Will Delay Interval: time from the loss of the connection to the publication of the will, in seconds.
     pub will_delay_seconds: u32,
     /// User name.
     pub username: Option<ByteString>,
     /// Password, binary.
     pub password: Option<Bytes>,
-    /// How many QoS 1 and 2 messages the client takes at a time; 65,535 when it does not say.
+    /// Receive Maximum: number of unacknowledged QoS 1 and 2 messages that the client accepts; 65,535 by default.
     pub receive_maximum: NonZeroU16,
     /// Largest packet the client takes, in bytes.
     pub maximum_packet_bytes: Option<NonZeroU32>,
-    /// How many topic aliases the client keeps; 0 when it does not say.
+    /// Topic Alias Maximum: number of topic aliases that the client keeps; 0 by default.
     pub topic_alias_maximum: u16,
     /// The client asks for Response Information.
     pub request_response_information: bool,
-    /// In seconds; `u32::MAX` never expires, 0 ends with the connection. MQTT 3.1.1 says one or the other by Clean
-    /// Session.
+    /// Session Expiry Interval, in seconds; `u32::MAX` never expires, 0 ends with the connection. MQTT 3.1.1 has only
+    /// these two values, by Clean Session.
     pub session_expiry_seconds: u32,
     /// Method of enhanced authentication.
     pub authentication_method: Option<ByteString>,
@@ -112,9 +112,9 @@ pub struct Connect {
 /// The contents of PUBLISH.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Publish {
-    /// As sent, not validated; empty when `topic_alias` stands for it.
+    /// Topic as sent, not validated; empty when `topic_alias` stands for it.
     pub topic: ByteString,
-    /// Not zero; the broker's maximum is not checked here.
+    /// Topic alias, not zero; the broker's maximum is not checked here.
     pub topic_alias: Option<NonZeroU16>,
     /// Set for QoS 1 and 2.
     pub packet_id: Option<NonZeroU16>,
@@ -133,7 +133,7 @@ pub struct Publish {
 /// The contents of SUBSCRIBE.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Subscribe {
-    /// To be repeated in SUBACK.
+    /// Packet identifier, which SUBACK repeats.
     pub packet_id: NonZeroU16,
     /// Subscription Identifier, for all of its filters.
     pub identifier: Option<NonZeroU32>,
@@ -141,20 +141,20 @@ pub struct Subscribe {
     pub filters: Vec<(ByteString, SubscriptionOptions)>,
 }
 
-/// How a client wants to get the messages of a subscription.
+/// Options of a subscription, as the client sent them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SubscriptionOptions {
     /// Highest quality of service.
     pub qos: QoS,
-    /// Not its own messages.
+    /// No Local: the client's own messages are not sent to it.
     pub no_local: bool,
-    /// With the retain flag as the publisher set it.
+    /// Retain As Published: messages keep the retain flag that the publisher set.
     pub retain_as_published: bool,
-    /// Whether retained messages are sent on subscribing.
+    /// Retain Handling: the condition under which retained messages are sent on subscribing.
     pub retain_handling: RetainHandling,
 }
 
-/// Why bytes are not a packet that a client may send.
+/// The reason why bytes are not a packet that a client may send.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// Against the format.
@@ -165,7 +165,7 @@ pub enum DecodeError {
         /// The problem.
         problem: String,
     },
-    /// In the right format, but not allowed.
+    /// The packet has a valid format, but is not allowed.
     #[error("protocol error in {packet}: {problem}")]
     Protocol {
         /// Name of the packet.
@@ -176,7 +176,7 @@ pub enum DecodeError {
     /// Larger than the broker takes.
     #[error("a packet of {bytes} bytes is over the limit of {limit} bytes")]
     TooLarge {
-        /// Its whole size.
+        /// Size of the whole packet, in bytes.
         bytes: usize,
         /// The limit.
         limit: usize,
