@@ -102,7 +102,7 @@ pub enum CommitError {
     /// A key exceeds the maximum length.
     #[error("a key has {bytes} bytes, and the store takes at most {MAX_KEY_BYTES}; choose a shorter name")]
     KeyTooLong {
-        /// Its length.
+        /// Length of the key, in bytes.
         bytes: usize,
     },
     /// The store failed.

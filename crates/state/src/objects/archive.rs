@@ -40,7 +40,7 @@ pub enum ArchiveError {
     /// A record is damaged.
     #[error("record {record} of the archive is damaged: {damage}; use another copy of it")]
     Damaged {
-        /// Its number, from 1.
+        /// Number of the record, from 1.
         record: u64,
         /// The damage.
         damage: RecordDamage,

@@ -47,7 +47,7 @@ pub struct Objects {
 /// has all of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum FoldScope {
-    /// No object.
+    /// The scope contains no object.
     #[default]
     None,
     /// All objects: no other node has a copy.
@@ -134,9 +134,9 @@ fn cache(bytes: u64) -> Cache<FieldKey, Arc<Slot>, SlotWeight> {
 pub struct ObjectSummary {
     /// The app it belongs to.
     pub app: String,
-    /// Its name.
+    /// Name of the object.
     pub object: String,
-    /// Its fields by name.
+    /// Types of the object's fields, by field name.
     pub fields: BTreeMap<String, FieldType>,
     /// Size on the disk, in bytes.
     pub bytes: u64,

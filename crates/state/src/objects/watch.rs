@@ -24,7 +24,7 @@ const MAX_WAITING: usize = 10_000;
 pub struct ChangeNotice {
     /// The field.
     pub key: FieldKey,
-    /// Its type.
+    /// Type of the field.
     pub field_type: FieldType,
     /// Value before; `None` if the field did not exist.
     pub previous: Option<Value>,

@@ -16,7 +16,7 @@ pub(super) const ENTRY_BYTES: u64 = 40;
 pub enum Durability {
     /// Handed to the operating system: survives `kill -9`, and a power cut after the next sync.
     Written,
-    /// On the disk: survives a power cut.
+    /// The batch is on the disk: it survives a power cut.
     Synced,
 }
 

@@ -62,7 +62,7 @@ pub(super) fn cut_damaged(folder: &Path, aside: &Path) -> io::Result<Option<Cut>
     }
 }
 
-/// As [`cut_damaged`], for any file of the journal.
+/// Does the same as [`cut_damaged`], for any file of the journal.
 pub(super) fn cut_journal(journal: &Path, aside: &Path) -> io::Result<Option<Cut>> {
     let Examined { kept_bytes, written_bytes } = examine(journal)?;
     if written_bytes == kept_bytes {

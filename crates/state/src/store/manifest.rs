@@ -42,7 +42,7 @@ pub struct JournalFact {
 /// A key space of the manifest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpaceFact {
-    /// Its name.
+    /// Name of the key space.
     pub name: String,
     /// Number of its folder.
     pub id: u64,

@@ -18,7 +18,7 @@ pub enum Moment {
     Synced,
     /// Changes are being written.
     Running,
-    /// As `Synced`, and no further write follows.
+    /// The engine's journal is synced, and no further write follows.
     Closed,
 }
 

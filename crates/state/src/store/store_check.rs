@@ -29,7 +29,7 @@ pub struct CheckReport {
 /// A key space of the report.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct SpaceReport {
-    /// Its name; its folder's number where the name is unknown.
+    /// Name of the key space, or the number of its folder if the name is unknown.
     pub name: String,
     /// Table files.
     pub tables: usize,

@@ -103,13 +103,13 @@ pub(super) struct WalSpaces {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WalSync {
-    /// Before the acknowledgement: it survives a power cut.
+    /// The message is written before the acknowledgement: it survives a power cut.
     #[default]
     Commit,
     /// Within the store's `sync_interval`: a power cut may lose messages acknowledged since the last sync, `kill -9`
     /// none.
     Interval,
-    /// When the operating system writes it, usually within 30 s.
+    /// The operating system decides when the message is written, usually within 30 s.
     Never,
 }
 
@@ -202,7 +202,7 @@ impl Writer {
         }
     }
 
-    /// As [`write`](Self::write), but catches panics.
+    /// Does the same as [`write`](Self::write), but catches panics.
     pub(super) fn write_guarded(&mut self, jobs: Vec<Job>, with_wal: bool) -> bool {
         match catch_unwind(AssertUnwindSafe(|| self.write(jobs.into_iter(), with_wal))) {
             Ok(open) => open,

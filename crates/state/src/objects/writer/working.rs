@@ -31,9 +31,9 @@ pub(super) struct Working {
 
 /// Location of the group's changes.
 enum Content {
-    /// In a copy, which readers see after the commit.
+    /// A copy has the changes; readers see them after the commit.
     Copy(Field),
-    /// In the slot: readers see the changes before the commit.
+    /// The slot has the changes; readers see them before the commit.
     InPlace,
 }
 
@@ -54,10 +54,10 @@ enum Stage {
     Changed(Due),
 }
 
-/// When a change has to be on the disk.
+/// Deadline for a change to be on the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
-    /// With the group.
+    /// The change is written with the group.
     Now,
     /// The change may stay in memory for this duration.
     Within(Duration),
@@ -83,7 +83,7 @@ pub(super) struct SizeCount {
     pub counted_bytes: u64,
     /// Counted bytes before the group.
     pub carried_bytes: u64,
-    /// Its size in memory before the group.
+    /// Size of the field in memory before the group, in bytes.
     start_bytes: u64,
 }
 
