@@ -19,26 +19,26 @@ pub struct AppFolder {
 /// A file that is not read.
 #[derive(Debug, thiserror::Error)]
 pub enum AppFileError {
-    /// It is somewhere else.
+    /// The file is outside of the app folder.
     #[error(
         "{} leads out of the app folder, to {}; only files inside of {} are deployed: copy it there, or deploy the \
          folder that holds both",
         path.display(), target.display(), root.display()
     )]
     Outside {
-        /// Its name.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// Where it is.
+        /// Path without links, outside of the app folder.
         target: PathBuf,
         /// The app folder.
         root: PathBuf,
     },
-    /// It is larger than allowed.
+    /// The file is larger than allowed.
     #[error("{} has {bytes} bytes; the limit is {limit_bytes}", path.display())]
     TooLarge {
-        /// Its name.
+        /// Path of the file.
         path: PathBuf,
-        /// Its size.
+        /// Size of the file, in bytes.
         bytes: u64,
         /// The limit.
         limit_bytes: u64,
@@ -46,9 +46,9 @@ pub enum AppFileError {
     /// The system does not give it.
     #[error("{}: cannot be read: {source}", path.display())]
     Unreadable {
-        /// Its name.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         source: std::io::Error,
     },
 }

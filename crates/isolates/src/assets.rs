@@ -27,11 +27,11 @@ const ADDRESS_SPACE: u64 = 1 << 32;
 /// A file of an app.
 #[derive(Clone)]
 pub struct Asset {
-    /// Its name for functions.
+    /// Name of the asset for functions.
     pub name: String,
     /// A digest of its content.
     pub digest: [u8; 32],
-    /// Its size in bytes.
+    /// Size of the asset, in bytes.
     pub bytes: u64,
     /// Reads the content; called only where code is compiled.
     pub read: ReadAsset,
@@ -109,7 +109,7 @@ pub enum AssetError {
     WrongSize {
         /// The asset.
         name: String,
-        /// Its size.
+        /// Size of the asset, in bytes.
         bytes: u64,
         /// The announced size.
         expected_bytes: u64,
@@ -207,7 +207,7 @@ pub(crate) fn lay_out(
     Ok((table, contents))
 }
 
-/// Whether a component of the world in `wit/` reads assets.
+/// True if a component of the world in `wit/` reads assets.
 pub(crate) fn reads_assets(wasm: &[u8]) -> bool {
     let mut depth = 0;
     for payload in Parser::new(0).parse_all(wasm) {

@@ -20,34 +20,35 @@ pub(crate) struct CpuTime {
     /// The processor time of its thread when the isolate got it.
     entered_ns: AtomicU64,
     turns: Arc<Turns>,
-    /// Its function's turn, while it has it.
+    /// The turn of the isolate's function, while the isolate has it.
     turn: Mutex<Option<Turn>>,
     phase: AtomicU8,
 }
 
-/// It runs in the time that a round has for those that have not computed for long.
+/// The isolate runs in the time that a round reserves for isolates that have not computed for long.
 const PASSING: u8 = 0;
-/// It waits for its turn in the thread's lane.
+/// The isolate waits for its turn in the thread's lane.
 const WAITS_FOR_LANE: u8 = 1;
-/// It has computed in the lane since it was polled.
+/// The isolate has computed in the lane since it was polled.
 const IN_LANE: u8 = 2;
 
 /// The effect of a tick on an isolate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AtTick {
-    /// It keeps the thread until the next tick.
+    /// The isolate keeps the thread until the next tick.
     GoesOn,
-    /// It waits for its [turn](CpuTime::take_turn).
+    /// The isolate waits for its [turn](CpuTime::take_turn).
     TakesTurn,
 }
 
-/// It has used up its processor time: the root cause of the error that ends the isolate.
+/// The isolate has used up its processor time: the root cause of the error that ends the isolate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it has used its time")]
 pub(crate) struct TimeUsed;
 
 impl CpuTime {
-    /// No time so far, and at most `limit` in all. `turns` are those of its function.
+    /// Processor time of a new isolate: nothing is spent, and at most `limit` is allowed. `turns` are those of its
+    /// function.
     pub fn new(limit: Duration, turns: Arc<Turns>) -> Arc<Self> {
         let none = || AtomicU64::new(0);
         let (spent_ns, entered_ns) = (none(), none());

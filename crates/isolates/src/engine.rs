@@ -9,8 +9,8 @@ use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAlloc
 
 use crate::lane;
 
-/// How often running isolates are interrupted: the granularity of deadlines and the longest time one
-/// isolate keeps its thread before the others on it have a turn.
+/// Interval at which running isolates are interrupted: the granularity of deadlines and the longest time that one isolate
+/// keeps its thread before the others on it have a turn.
 pub const TICK: Duration = Duration::from_millis(5);
 
 /// The tick while isolates compute for long: the slice of each.

@@ -80,7 +80,7 @@ pub struct MqttMessage {
 pub struct CronTick {
     /// The cron expression.
     pub schedule: String,
-    /// When it was due, in milliseconds since the Unix epoch.
+    /// Time for which the tick was due, in milliseconds since the Unix epoch.
     pub scheduled_unix_ms: u64,
 }
 
@@ -114,7 +114,7 @@ pub struct WorkflowStep {
 /// The reply of a function.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// Nothing (HTTP 204).
+    /// The function replied with nothing (HTTP 204).
     #[default]
     None,
     /// JSON text.
@@ -176,6 +176,6 @@ pub struct IncomingResponse {
     pub body: Bytes,
     /// The URL of the response, after redirections.
     pub url: String,
-    /// Whether a redirection was followed.
+    /// True if a redirection was followed.
     pub redirected: bool,
 }

@@ -13,7 +13,7 @@ use crate::event::{IncomingResponse, OutgoingRequest, Reply};
 /// The future of a host call.
 pub type HostFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 
-/// Whether a function may open a TCP connection to an address without looking up a name.
+/// True if a function may open a TCP connection to an address without looking up a name.
 pub type TcpPermission = Box<dyn Fn(SocketAddr) -> bool + Send + Sync>;
 
 /// Held by an invocation for each of its TCP sockets, until it ends.
@@ -152,7 +152,7 @@ pub enum FieldValue {
 }
 
 impl FieldValue {
-    /// Whether this can be the answer to `read`.
+    /// True if this value can be the answer to `read`.
     pub fn answers(&self, read: &Read<'_>) -> bool {
         match read {
             Read::Contains { .. } => matches!(self, Self::Flag(_)),
@@ -244,7 +244,7 @@ pub enum HostError {
     /// The manifest's permissions do not name it.
     #[error("not permitted: {0}")]
     NotPermitted(String),
-    /// It does not exist.
+    /// The requested thing does not exist.
     #[error("not found: {0}")]
     NotFound(String),
     /// The arguments are invalid.
@@ -253,7 +253,7 @@ pub enum HostError {
     /// A limit is reached; try later.
     #[error("overloaded: {0}")]
     Overloaded(String),
-    /// It was carried out and failed.
+    /// The call was carried out and failed.
     #[error("{0}")]
     Failed(String),
 }
@@ -281,11 +281,11 @@ pub enum FetchCause {
     NoAddress,
     /// The address is not permitted.
     AddressDenied,
-    /// No route to the address.
+    /// The node has no route to the address.
     Unreachable,
     /// The server refuses connections.
     Refused,
-    /// No connection in time.
+    /// The connection was not made within the time limit.
     ConnectTimeout,
     /// The server's certificate is not trusted, or not its own.
     Certificate,

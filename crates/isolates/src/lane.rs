@@ -90,7 +90,7 @@ impl Ticket {
         queues.functions.front().is_some_and(|(_, numbers)| numbers.front() == Some(&self.number))
     }
 
-    /// It has its turn: the next one is another function's.
+    /// Ends this turn: the next turn is another function's.
     fn pass_on(self) {
         let mut queues = self.waiting.queues.lock();
         queues.functions.rotate_left(1);
@@ -140,7 +140,7 @@ impl Drop for Computing {
     }
 }
 
-/// Whether an invocation has to wait: this thread's round has no time left outside of the lane, or others wait already.
+/// True if an invocation has to wait: this thread's round has no time left outside of the lane, or others wait already.
 pub(crate) fn must_wait() -> bool {
     HERE.with(|lane| lane.is_full() || lane.waiting.count.load(Relaxed) > 0)
 }
@@ -188,7 +188,7 @@ pub(crate) fn note_run(ran_ns: u64) {
     }
 }
 
-/// Whether isolates compute for long; forgets runs that have ended.
+/// True if isolates compute for long; forgets runs that have ended.
 pub(crate) fn has_long_runs() -> bool {
     LONG_RUN_SEEN.swap(false, Relaxed) | (COMPUTING.load(Relaxed) > 0)
 }

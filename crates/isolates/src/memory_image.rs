@@ -17,7 +17,7 @@ const ZERO_RUN_BYTES: usize = 1024;
 pub struct PassedOn {
     /// The module it is imported from.
     pub module: String,
-    /// Its name, as import and as export.
+    /// Name of the function, as import and as export.
     pub name: String,
     /// The types of its parameters.
     pub params: Vec<ValType>,
@@ -34,7 +34,7 @@ impl MemoryImage {
         Self(bytes)
     }
 
-    /// Its size in bytes.
+    /// Size of the image, in bytes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -96,7 +96,7 @@ pub fn add_segment(data: &mut DataSection, address: u32, content: &[u8]) {
     data.raw(&segment);
 }
 
-/// Whether all bytes are zeros; compares whole words.
+/// True if all bytes are zeros; compares whole words.
 pub fn is_zero(bytes: &[u8]) -> bool {
     const ZEROS: [u8; 4096] = [0; 4096];
     bytes.chunks(ZEROS.len()).all(|chunk| chunk == &ZEROS[..chunk.len()])

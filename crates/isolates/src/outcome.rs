@@ -11,7 +11,7 @@ pub struct InvocationMeta {
     pub id: String,
     /// The function's name.
     pub function: String,
-    /// When the run ends, in milliseconds since the Unix epoch.
+    /// Deadline of the run, in milliseconds since the Unix epoch.
     pub deadline_unix_ms: u64,
 }
 
@@ -44,15 +44,15 @@ impl Default for Limits {
 pub struct Completion {
     /// The answer, or why there is none.
     pub result: Result<Reply, RunError>,
-    /// From the call to the first instruction of the function: instance, snapshot, store.
+    /// Time from the call to the first instruction of the function: instance, snapshot, store.
     pub start: Duration,
-    /// In the function, host calls included.
+    /// Time in the function, host calls included.
     pub execution: Duration,
     /// Processor time of `start` and `execution`.
     pub cpu: Duration,
     /// Linear memory at the end, in bytes.
     pub memory_bytes: usize,
-    /// Whether it ran in a warm instance.
+    /// True if the invocation ran in a warm instance.
     pub warm: bool,
 }
 
@@ -78,19 +78,19 @@ pub enum RunError {
         /// The whole stack, for the log.
         stack: Option<String>,
     },
-    /// It ran past its deadline.
+    /// The invocation ran past its deadline.
     #[error("timed out after {limit:?}; raise limits.timeout or do less")]
     TimedOut {
         /// The limit it hit.
         limit: Duration,
     },
-    /// It exceeded its processor time.
+    /// The invocation exceeded its processor time.
     #[error("used more than {limit:?} of processor time; raise limits.cpu or compute less")]
     CpuTimeUsed {
         /// The limit it hit.
         limit: Duration,
     },
-    /// It exceeded its memory limit.
+    /// The invocation exceeded its memory limit.
     #[error("out of memory: over its limit of {limit_bytes} bytes; raise limits.memory or use less")]
     OutOfMemory {
         /// The limit it hit.
@@ -104,13 +104,13 @@ pub enum RunError {
         /// The budget of all functions.
         max_bytes: u64,
     },
-    /// It overflowed its stack.
+    /// The function overflowed its stack.
     #[error("stack overflow{}", location.as_ref().map(|at| format!(" at {at}")).unwrap_or_default())]
     StackOverflow {
         /// The first frame in the user's own files, if known.
         location: Option<String>,
     },
-    /// It trapped: unreachable code, a panic, an access out of bounds, a division by zero.
+    /// The function trapped: unreachable code, a panic, an access out of bounds, a division by zero.
     #[error("trapped: {message}")]
     Trapped {
         /// The trap.
@@ -126,7 +126,7 @@ pub enum RunError {
     /// The answer is larger than it may be.
     #[error("the reply has {actual_bytes} bytes; the limit is {limit_bytes}")]
     ReplyTooLarge {
-        /// Its size.
+        /// Size of the reply, in bytes.
         actual_bytes: usize,
         /// The limit it hit.
         limit_bytes: usize,
@@ -140,7 +140,7 @@ pub enum RunError {
     /// The node has no room for a further isolate.
     #[error("the node has no free isolate ({limit} in use); try again later or raise isolates.max")]
     NoCapacity {
-        /// How many isolates the pool holds.
+        /// Maximum of isolates in the pool.
         limit: u32,
     },
     /// The node is at fault.

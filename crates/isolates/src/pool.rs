@@ -28,7 +28,7 @@ use crate::warm::{Isolation, Taken, WarmPool};
 pub struct IsolatesConfig {
     /// Sizes of the pool.
     pub pool: PoolConfig,
-    /// In this process or in a child.
+    /// The process that compiles: this one or a child.
     pub compiler: Compiler,
     /// The folder of cached code; without it nothing is cached.
     pub code_cache: Option<CacheFolder>,
@@ -136,8 +136,8 @@ impl Isolates {
         Some(program.start(StartWith::New(reservation), limits))
     }
 
-    /// As [`try_start`](Self::try_start), for an invocation that an isolate waits for. It passes waiting invocations: its
-    /// caller holds memory until it has ended.
+    /// Does the same as [`try_start`](Self::try_start), for an invocation that an isolate waits for. It passes waiting
+    /// invocations: its caller holds memory until it has ended.
     pub fn start_nested(&self, program: &Program, limits: Limits) -> Option<Start> {
         self.try_start(program, limits).or_else(|| {
             let memory = self.memory.reserve_nested(&program.0.memory, limits.memory_bytes as u64)?;

@@ -64,9 +64,9 @@ pub struct Preparing<'a> {
     /// The function's memory limit in bytes, assets not counted. A JavaScript snapshot above it is refused; the memory of a
     /// component is checked when it runs.
     pub memory_bytes: usize,
-    /// Whether invocations share instances.
+    /// Isolation of invocations: they share instances or not.
     pub isolation: Isolation,
-    /// Whether JavaScript is evaluated again though its snapshot is cached.
+    /// True if JavaScript is evaluated again though its snapshot is cached.
     pub anew: bool,
 }
 
@@ -111,7 +111,7 @@ impl Program {
 /// A source cannot be prepared.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
-    /// Not a component, or a component of another world.
+    /// The source is not a component, or is a component of another world.
     #[error(transparent)]
     Component(#[from] ComponentError),
     /// Compiling failed.
@@ -119,7 +119,7 @@ pub enum PrepareError {
     Compile {
         /// The function.
         name: String,
-        /// Why.
+        /// Error of the compiler.
         reason: CompileError,
     },
     /// JavaScript that cannot be parsed, linked or evaluated.

@@ -16,7 +16,7 @@ pub(crate) enum Isolate<I> {
 /// Resources of one run.
 pub(crate) struct RunResources<I> {
     pub isolate: Isolate<I>,
-    /// Whether the run returns its instance, if that may have another invocation.
+    /// True if the run returns its instance, if that may have another invocation.
     pub keep: bool,
     /// Processor time of the run, and the turns of its function.
     pub cpu_time: Arc<CpuTime>,

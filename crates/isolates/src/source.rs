@@ -14,9 +14,9 @@ pub struct ModuleGraph {
 /// One file of a [`ModuleGraph`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Module {
-    /// Its path relative to the app folder, with `/`, as stacks and errors show it.
+    /// Path of the file relative to the app folder, with `/`, as stacks and errors show it.
     pub path: String,
-    /// Its text as the user wrote it.
+    /// Text of the file as the user wrote it.
     pub source: String,
     /// Import specifiers with the paths that they resolve to.
     pub imports: Vec<(String, String)>,

@@ -46,7 +46,7 @@ impl Usage {
         self.cpu_time.spent()
     }
 
-    /// Whether the invocation has an instance of an earlier one.
+    /// True if the invocation has an instance of an earlier one.
     pub fn warm(&self) -> bool {
         self.warm
     }

@@ -18,7 +18,7 @@ const MAX_IDLE: Duration = Duration::from_secs(300);
 /// The weight of the latest figure in a moving average.
 const WEIGHT: f64 = 0.125;
 
-/// Whether invocations of a function share instances.
+/// Isolation of a function's invocations: they share instances or not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Isolation {
     /// A new instance for each invocation.

@@ -37,7 +37,7 @@ pub(super) struct Authentic {
     pub file: File,
     /// The length of the native code.
     pub native_bytes: u64,
-    /// Its metadata.
+    /// Metadata of the entry.
     pub metadata: Vec<u8>,
 }
 
@@ -88,7 +88,7 @@ impl<'a> Entry<'a> {
         Ok(Some(Authentic { file, native_bytes, metadata }))
     }
 
-    /// With the name, so that one entry cannot take another's place.
+    /// A hasher that has the entry's name, so that one entry cannot take another's place.
     fn hasher(&self) -> blake3::Hasher {
         let mut hasher = blake3::Hasher::new_keyed(&self.folder.key);
         hasher.update(self.name.as_bytes());
@@ -139,7 +139,8 @@ impl<'a> Entry<'a> {
 }
 
 impl Authentic {
-    /// Whether its code can be used where it lies: no page of it has to be made by the file system, which may be full.
+    /// True if the code can be mapped from the file: the file system does not have to allocate a page, for which it may
+    /// have no room.
     pub fn is_mappable(&self) -> bool {
         let is_whole =
             || self.file.metadata().is_ok_and(|metadata| metadata.blocks() * BLOCK_BYTES >= metadata.len());
@@ -154,8 +155,8 @@ impl Authentic {
     }
 }
 
-/// Whether a hole of a file is read without room for it being taken. File systems in memory take it, also when the file is
-/// mapped: where they are full the process gets a SIGBUS.
+/// True if reading a hole of a file takes no room in the file system. File systems in memory take room for it, also when
+/// the file is mapped: if they are full, the process gets a SIGBUS.
 pub(super) fn may_have_holes(file: &File) -> bool {
     // statfs(2).
     const EXT: u32 = 0xef53;

@@ -33,7 +33,7 @@ pub struct CacheFolder {
 }
 
 impl CacheFolder {
-    /// Whether the file system has room for `bytes`. True if it cannot tell: the write fails then.
+    /// True if the file system has room for `bytes`. True if it cannot tell: the write fails then.
     fn has_room_for(&self, bytes: u64) -> bool {
         rustix::fs::statvfs(&self.path).map_or(true, |stat| {
             let free_bytes = stat.f_bavail.saturating_mul(stat.f_frsize);

@@ -43,7 +43,7 @@ pub(crate) struct Input<'a> {
     pub program: &'a Path,
     /// All of its arguments.
     pub arguments: Vec<OsString>,
-    /// Its stdin.
+    /// Bytes for the program's stdin.
     pub stdin: Bytes,
     /// The time limit.
     pub time_limit: Duration,

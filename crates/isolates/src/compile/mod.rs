@@ -29,9 +29,9 @@ pub use process::ProcessLimits;
 /// Compiles deployed code in this process or in a child.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Compiler {
-    /// In this process: tests and benches, with trusted code.
+    /// Compiles in this process: for tests and benches, with trusted code.
     InProcess,
-    /// In a child process.
+    /// Compiles in a child process.
     Child(ChildCompiler),
 }
 
@@ -40,7 +40,7 @@ pub enum Compiler {
 pub struct ChildCompiler {
     /// The program.
     pub program: PathBuf,
-    /// Its arguments; the name of the [`Task`] is added.
+    /// Arguments of the program; the name of the [`Task`] is added.
     pub arguments: Vec<String>,
     /// The limit in bytes that it sets itself with [`ProcessLimits::apply`], for errors.
     pub memory_bytes: u64,
@@ -135,7 +135,7 @@ pub enum Task {
 }
 
 impl Task {
-    /// Its name on the child's command line.
+    /// Name of the task on the child's command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Module => "module",
@@ -173,7 +173,7 @@ pub enum CompileError {
     TimedOut {
         /// The last file that it began.
         at: Option<String>,
-        /// How long it had.
+        /// Time limit of the child process.
         limit: Duration,
     },
     /// The child process exceeded its memory limit.
@@ -218,7 +218,7 @@ pub enum CompileError {
     Crashed {
         /// The last file that it began.
         at: Option<String>,
-        /// Its exit status, and the end of its stderr.
+        /// Exit status of the child process, and the end of its stderr.
         reason: String,
     },
 }

@@ -39,17 +39,17 @@ pub(crate) struct ParseThread {
 }
 
 impl ParseThread {
-    /// With a stack of `stack_bytes`, in a child process.
+    /// A thread with a stack of `stack_bytes`, in a child process.
     pub fn with_stack(stack_bytes: usize) -> Self {
         Self { stack_bytes, report: report_progress }
     }
 
-    /// In this process, for trusted text.
+    /// A thread in this process, for trusted text.
     pub fn in_process() -> Self {
         Self { stack_bytes: MAX_STACK_BYTES as usize, report: |_| {} }
     }
 
-    /// In a child process with a limit of `memory_bytes`, which the whole stack counts for.
+    /// A thread in a child process with a memory limit of `memory_bytes`, which includes the whole stack.
     pub fn in_child(memory_bytes: u64) -> Self {
         let stack_bytes = (memory_bytes / 4).clamp(MIN_STACK_BYTES, MAX_STACK_BYTES) as usize;
         Self { stack_bytes, report: report_progress }

@@ -71,7 +71,7 @@ pub enum ComponentError {
     NotWasm {
         /// The file or function.
         name: String,
-        /// Its first bytes.
+        /// First bytes of the file.
         first_bytes: Vec<u8>,
     },
     /// A core module.
@@ -83,7 +83,7 @@ pub enum ComponentError {
         /// The file or function.
         name: String,
     },
-    /// Not valid.
+    /// The WebAssembly is invalid.
     #[error("{name} is not valid WebAssembly: {reason}")]
     Invalid {
         /// The file or function.
@@ -105,7 +105,7 @@ pub enum ComponentError {
         /// The error for the other world.
         proxy_reason: String,
     },
-    /// It imports something that a node does not provide.
+    /// The component imports something that a node does not provide.
     #[error("{name} imports what a function is not given: {reason}")]
     UnknownImport {
         /// The file or function.

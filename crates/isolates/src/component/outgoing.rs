@@ -19,7 +19,7 @@ const CHUNK_BYTES: usize = 32 << 10;
 
 /// Requests of a component over wasi:http, and the host that sends them.
 pub(super) struct Outgoing {
-    /// None between two invocations.
+    /// Host of the current invocation; `None` between two invocations.
     host: Option<Box<dyn Host>>,
     /// Bytes left for the bodies of all requests of the invocation. Made for the first request.
     room: Option<Arc<AtomicUsize>>,
@@ -55,7 +55,7 @@ impl Outgoing {
         (self.host, self.room_bytes) = (Some(host), room_bytes);
     }
 
-    /// Whether no request is in flight.
+    /// True if no request is in flight.
     pub fn is_idle(&self) -> bool {
         Arc::strong_count(&self.in_flight) == 1
     }

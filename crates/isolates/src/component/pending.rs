@@ -12,7 +12,7 @@ pub type PendingResponse = Pending<IncomingResponse>;
 
 /// A host call that a component waits for.
 pub enum Pending<T> {
-    /// In flight.
+    /// The call is in flight.
     Running(HostFuture<Result<T, HostError>>),
     /// Answered, and the answer not taken yet.
     Answered(Result<T, HostError>),

@@ -33,9 +33,9 @@ pub(crate) struct ComponentState {
     pub(super) assets: Arc<AssetTable>,
     /// Linear memory in use over all of its memories, assets included.
     pub(super) memory_bytes: usize,
-    /// Whether it asked for more memory than its limit, which explains the trap that follows.
+    /// True if the component requested more memory than its limit, which explains the trap that follows.
     pub(super) out_of_memory: bool,
-    /// Its part of the memory of all isolates.
+    /// The isolate's part of the memory of all isolates.
     pub(super) reservation: Reservation,
     /// The wall clock that it reads.
     pub(super) clock: Clock,
@@ -94,7 +94,7 @@ impl ComponentState {
         (self.wasi, self.tcp) = (None, TcpAccess::default());
     }
 
-    /// Whether no call or request of the last invocation is in flight.
+    /// True if no call or request of the last invocation is in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.open_calls == 0 && self.outgoing.is_idle()
     }

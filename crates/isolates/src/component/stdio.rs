@@ -71,7 +71,7 @@ impl LineLog {
     }
 }
 
-/// One of the two streams; always ready.
+/// The stdout or stderr stream; always ready.
 #[derive(Clone)]
 pub struct LineStream(Arc<Mutex<Buffer>>);
 

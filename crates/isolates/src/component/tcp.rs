@@ -17,18 +17,18 @@ const MAX_SOCKETS: usize = 64;
 pub(super) struct TcpAccess {
     /// Addresses of the names that were looked up.
     open: Arc<Mutex<Vec<SocketAddr>>>,
-    /// Whether the function may open connections at all.
+    /// True if the function may open connections at all.
     is_granted: bool,
     sockets: Vec<SocketPermit>,
 }
 
 impl TcpAccess {
-    /// Whether the function may open connections at all.
+    /// True if the function may open connections at all.
     pub fn is_granted(&self) -> bool {
         self.is_granted
     }
 
-    /// Whether the invocation has made as many sockets as it may.
+    /// True if the invocation has made as many sockets as it may.
     pub fn is_full(&self) -> bool {
         self.sockets.len() >= MAX_SOCKETS
     }

@@ -96,7 +96,7 @@ pub struct GuestMemoryReading {
     pub max_bytes: u64,
     /// Reserved and charged.
     pub used_bytes: u64,
-    /// Not granted because the machine is short of memory.
+    /// Bytes that were not granted because the machine is short of memory.
     pub withheld_bytes: u64,
     /// Invocations that wait for memory.
     pub waiting: usize,
@@ -164,8 +164,8 @@ impl GuestMemory {
         self.take(function, bytes, true)
     }
 
-    /// As [`try_reserve`](Self::try_reserve), for an invocation that an isolate waits for: it passes waiting invocations,
-    /// and idle isolates are dropped for it.
+    /// Does the same as [`try_reserve`](Self::try_reserve), for an invocation that an isolate waits for: it passes
+    /// waiting invocations, and idle isolates are dropped for it.
     pub(crate) fn reserve_nested(
         self: &Arc<Self>,
         function: &Arc<FunctionMemory>,

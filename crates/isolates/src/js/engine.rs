@@ -33,7 +33,7 @@ pub enum JsEngineError {
     /// The committed wasm is not the result of its build recipe.
     #[error(transparent)]
     Split(#[from] SplitError),
-    /// It cannot be compiled.
+    /// The committed wasm cannot be compiled.
     #[error("the JavaScript engine cannot be compiled: {0}")]
     Compile(#[from] CompileError),
     /// The compiled code lacks an export: it is not that of the committed wasm.
@@ -50,7 +50,7 @@ pub enum JsEngineError {
         /// The type.
         used: wasmtime::ValType,
     },
-    /// Its imports cannot be linked.
+    /// The imports of the compiled code cannot be linked.
     #[error("the compiled JavaScript engine does not fit: {0:#}; remove it from the cache")]
     Link(wasmtime::Error),
 }
@@ -156,7 +156,7 @@ impl JsEngine {
         Ok(Self { cache, ..Self::new(engine, code, pool, clock)? })
     }
 
-    /// The same engine, whose isolates share a budget with others.
+    /// This engine with a memory budget that its isolates share with others.
     pub(crate) fn sharing(self, memory: Arc<GuestMemory>) -> Self {
         Self { memory, ..self }
     }

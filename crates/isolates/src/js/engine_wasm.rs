@@ -16,10 +16,10 @@ pub struct SplitError(#[from] SplitFault);
 /// The fault of the engine's wasm.
 #[derive(Debug, thiserror::Error)]
 pub enum SplitFault {
-    /// It is not valid wasm.
+    /// The engine's wasm is invalid.
     #[error("{0}")]
     Invalid(#[from] BinaryReaderError),
-    /// Its memory has more pages than fit an address space.
+    /// The engine's memory has more pages than fit an address space.
     #[error("its memory is too large")]
     MemoryTooLarge,
     /// A data segment is not copied at the start.
@@ -31,10 +31,10 @@ pub enum SplitFault {
     /// A data segment does not fit the memory.
     #[error("a data segment lies outside of the memory")]
     SegmentOutside,
-    /// It has a memory of its own, or none.
+    /// The engine has a memory of its own, or none.
     #[error("it imports no memory")]
     NoMemory,
-    /// It has no mutable global with an address within the memory.
+    /// The engine has no mutable global with an address within the memory.
     #[error("it has no stack pointer")]
     NoStackPointer,
 }

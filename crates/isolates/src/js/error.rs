@@ -18,7 +18,7 @@ pub enum PrepareError {
     /// The entry module is not among the modules.
     #[error("{entry}: there is no such module among those deployed")]
     NoEntry {
-        /// Its path.
+        /// Path of the entry module.
         entry: String,
     },
     /// Top-level code threw.
@@ -31,12 +31,12 @@ pub enum PrepareError {
         /// The whole stack.
         stack: Option<String>,
     },
-    /// There is no handler.
+    /// The entry module exports no handler.
     #[error("{entry}: {}", describe_missing_handler(exports, default.as_deref()))]
     NoHandler {
         /// The entry module.
         entry: String,
-        /// Its exports.
+        /// Exports of the entry module.
         exports: Vec<String>,
         /// The type of its default export.
         default: Option<String>,
@@ -79,7 +79,7 @@ pub enum PrepareError {
         entry: String,
         /// The limit it hit.
         limit_bytes: usize,
-        /// Which limit that is.
+        /// Origin of the limit.
         limit: DeployMemory,
     },
     /// The memory that the function starts with exceeds its own limit.
@@ -122,7 +122,7 @@ pub enum PrepareError {
     Process {
         /// The entry module.
         entry: String,
-        /// How it failed.
+        /// Error of the process.
         reason: CompileError,
     },
     /// The node is at fault.
@@ -179,7 +179,7 @@ impl PrepareFault {
 pub enum DeployMemory {
     /// `isolates.max_memory` of the node.
     Node,
-    /// That of all deploys.
+    /// The memory limit of all deploys.
     Deploy,
 }
 

@@ -32,7 +32,7 @@ pub enum CollectError {
     /// A module cannot be parsed, or has an import that cannot be resolved.
     #[error(transparent)]
     Module(#[from] SyntaxError),
-    /// There are too many modules.
+    /// The function reaches too many modules.
     #[error("the function reaches more than {limit} modules; bundle it first")]
     TooMany {
         /// The limit.
@@ -84,8 +84,8 @@ pub fn collect(entry: &Path, root: &Path) -> Result<ModuleGraph, CollectError> {
     gather(entry, root, ParseThread::in_process())
 }
 
-/// The same in a child process: `program` with `arguments`, which calls [`collect_stdio`](crate::child_process::collect_stdio) within
-/// `memory_bytes`. Blocks.
+/// Does the same in a child process: `program` with `arguments`, which calls
+/// [`collect_stdio`](crate::child_process::collect_stdio) within `memory_bytes`. Blocks.
 pub fn collect_in_child(
     program: &Path,
     arguments: Vec<OsString>,
@@ -196,7 +196,7 @@ fn outside(
     SyntaxError::at(path, source, site.offset, message)
 }
 
-/// Whether a module's path is that of a package's file.
+/// True if a module's path is that of a package's file.
 fn is_in_package(path: &str) -> bool {
     path.split('/').any(|part| part == "node_modules")
 }

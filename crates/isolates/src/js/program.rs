@@ -26,15 +26,15 @@ pub struct JsProgram {
 /// A function that is to be prepared.
 #[derive(Debug, Clone, Copy)]
 pub struct Script<'a> {
-    /// Its owner: a cached snapshot is never used for another one.
+    /// Owner of the function: a cached snapshot is never used for another owner.
     pub owner: &'a str,
-    /// Its modules.
+    /// Modules of the function.
     pub graph: &'a ModuleGraph,
     /// Assets of the app.
     pub assets: &'a [Asset],
-    /// Its memory limit in bytes, assets not counted.
+    /// Memory limit of the function in bytes, assets not counted.
     pub memory_bytes: usize,
-    /// Whether it is evaluated again though its snapshot is cached.
+    /// True if the function is evaluated again although its snapshot is cached.
     pub anew: bool,
 }
 
@@ -158,7 +158,7 @@ impl JsEngine {
     }
 }
 
-/// Whether a function may read assets. A function without the word in its text is prepared without them.
+/// True if a function may read assets. A function without the word in its text is prepared without them.
 fn mentions_assets(graph: &ModuleGraph) -> bool {
     graph.modules.iter().any(|module| module.source.contains("asset"))
 }

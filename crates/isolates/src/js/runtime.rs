@@ -216,7 +216,7 @@ fn failed(thrown: Thrown, files: &Files, store: &Store<State>, limits: Limits) -
     }
 }
 
-/// Whether its memory could not grow.
+/// True if the isolate's memory could not grow.
 fn is_refused(store: &Store<State>) -> bool {
     let limit = &store.data().limit;
     limit.exceeded || limit.reservation.refusal().is_some()

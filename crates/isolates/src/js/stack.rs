@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Frames of the engine's own prelude have this in front.
 const PRELUDE_PREFIX: &str = "edgefaas:";
 
-/// From positions in evaluated code to positions in the user's text; lines and columns from 0.
+/// Maps positions in evaluated code to positions in the user's text; lines and columns from 0.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct SourceMap {
     /// Sorted by generated line and column.

@@ -17,11 +17,11 @@ pub struct State {
     pub stage: Stage,
     /// The isolate's memory, after it is instantiated.
     pub memory: Option<Memory>,
-    /// Its limit.
+    /// Limit of the isolate's memory.
     pub limit: MemoryLimit,
     /// Host calls in flight.
     pub tickets: Tickets,
-    /// For stacks in log lines.
+    /// Files of the function, for stacks in log lines.
     pub files: Arc<Files>,
     /// The assets in its memory.
     pub assets: Arc<AssetTable>,
@@ -33,9 +33,9 @@ pub struct State {
 
 /// The work of an isolate.
 pub enum Stage {
-    /// It evaluates top-level code, without a host. Has the log lines so far.
+    /// The isolate evaluates top-level code, without a host. The variant has the log lines so far.
     Deploy(Vec<(LogLevel, String)>),
-    /// It runs a handler.
+    /// The isolate runs a handler.
     Run(Box<dyn Host>),
 }
 
@@ -71,11 +71,11 @@ impl State {
 pub struct MemoryLimit {
     /// The limit in bytes, assets included.
     pub bytes: usize,
-    /// Whether the isolate asked for more.
+    /// True if the isolate asked for more.
     pub exceeded: bool,
     /// Bytes of the assets, which are mapped from a file that all instances share.
     pub shared_bytes: usize,
-    /// Its part of the memory of all isolates.
+    /// The isolate's part of the memory of all isolates.
     pub(crate) reservation: Reservation,
 }
 

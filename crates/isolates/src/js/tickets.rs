@@ -42,12 +42,12 @@ impl Tickets {
         Some(ready)
     }
 
-    /// Whether no ticket is open, answered ones included.
+    /// True if no ticket is open, answered ones included.
     pub fn is_idle(&self) -> bool {
         self.handles.is_empty() && self.ready.is_empty()
     }
 
-    /// Whether another ticket may be opened.
+    /// True if another ticket may be opened.
     pub fn has_room(&mut self) -> bool {
         // A cancelled ticket stays among the pending until it is polled.
         if self.pending.len() >= MAX_TICKETS {

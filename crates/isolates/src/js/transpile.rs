@@ -24,9 +24,9 @@ pub(super) const MAX_SOURCE_BYTES: usize = 8 << 20;
 pub(super) struct Transpiled {
     /// JavaScript.
     pub code: String,
-    /// From positions in `code` to the user's; none if the text is the user's own.
+    /// Maps positions in `code` to positions in the user's text; `None` if `code` is the user's own text.
     pub map: Option<SourceMap>,
-    /// Its imports without types, in the order of the text.
+    /// Imports of the module without type imports, in the order of the text.
     pub imports: Vec<ImportSite>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Transpiled {
 pub(super) struct ImportSite {
     /// The specifier; none if it is computed.
     pub specifier: Option<String>,
-    /// Whether it is `import()`, which fails where it runs.
+    /// True if the import is an `import()`, which fails when it is called.
     pub dynamic: bool,
     /// Offset in the user's text, in bytes.
     pub offset: usize,

@@ -22,7 +22,7 @@ const MEMINFO: &str = "/proc/meminfo";
 pub struct MemoryLimit {
     /// The limit.
     pub bytes: u64,
-    /// Where it was read.
+    /// The origin of the limit.
     pub source: LimitSource,
 }
 
@@ -33,7 +33,7 @@ pub enum LimitSource {
     Machine,
     /// A file of a control group.
     Group(PathBuf),
-    /// Nothing could be read: a default.
+    /// No limit could be read: the limit is a default.
     Unknown,
 }
 
@@ -47,7 +47,7 @@ impl fmt::Display for LimitSource {
     }
 }
 
-/// How much memory is left within one limit.
+/// Memory that is left within one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryLevel {
     /// The limit.
@@ -59,7 +59,7 @@ pub struct MemoryLevel {
 /// The control groups of this process, and the machine.
 #[derive(Clone)]
 pub struct ProcessMemory {
-    /// From the group of the process to the outermost that is visible.
+    /// Control groups, from the group of the process to the outermost visible one.
     groups: Arc<[Group]>,
     read: Arc<ReadFile>,
 }
@@ -137,7 +137,7 @@ impl Group {
                 let file = self.folder.join("memory.stat");
                 let above = read(&file).and_then(|stat| field(&stat, "hierarchical_memory_limit"));
                 let above = above.filter(|bytes| *bytes < NO_LIMIT_BYTES).map(|bytes| (bytes, file));
-                // Of two that are equal the first is taken, which is the one that an operator wrote.
+                // If two limits are equal, the first one is used: it is the limit that an operator wrote.
                 number("memory.limit_in_bytes").into_iter().chain(above).min_by_key(|(bytes, _)| *bytes)
             }
         }
