@@ -41,7 +41,8 @@ pub struct NewCertificate {
     pub name: String,
     /// The certificate's own number.
     pub serial: u64,
-    /// When it was issued, by the issuer's clock: for people to read, and to prefer the newer of two.
+    /// Time of issue by the issuer's clock, in milliseconds since the Unix epoch: for people to read, and to prefer the
+    /// newer of two certificates.
     pub issued_unix_ms: u64,
 }
 
@@ -72,7 +73,7 @@ pub enum CertificateError {
         /// The one that was meant.
         expected: ClusterId,
     },
-    /// Not signed by the cluster's key.
+    /// The certificate is not signed by the cluster's key.
     #[error("it is not signed by the key of cluster {cluster}; join the node again")]
     Forged {
         /// The cluster that it names.
@@ -155,12 +156,12 @@ impl Certificate {
         self.fields.serial
     }
 
-    /// When it was issued, by the issuer's clock.
+    /// Time of issue by the issuer's clock, in milliseconds since the Unix epoch.
     pub fn issued_unix_ms(&self) -> u64 {
         self.fields.issued_unix_ms
     }
 
-    /// Whether it names another certificate of the same peer as one that it replaces.
+    /// True if this certificate names `other`, of the same peer, as one that it replaces.
     pub fn replaces(&self, other: &Self) -> bool {
         self.peer_id() == other.peer_id() && self.replaced.contains(&other.serial())
     }
@@ -170,7 +171,7 @@ impl Certificate {
         self.cluster
     }
 
-    /// Whether this cluster's key signed it. Its bearer and revocations are checked elsewhere.
+    /// Checks that this cluster's key signed the certificate. Its bearer and revocations are checked elsewhere.
     pub fn verify(&self, cluster: &ClusterPublicKey) -> Result<(), CertificateError> {
         cluster.check(CERTIFICATE_PREFIX, self.cluster, &self.signed)
     }
@@ -202,7 +203,7 @@ impl Certificate {
         Ok(Self { fields, replaced, cluster: cluster_id(&body.cluster, CERTIFICATE)?, signed })
     }
 
-    /// Whether this one is to be kept rather than another of the same peer.
+    /// True if this certificate is to be kept instead of `other`, of the same peer.
     pub(crate) fn supersedes(&self, other: &Self) -> bool {
         if self.replaces(other) != other.replaces(self) {
             return self.replaces(other);

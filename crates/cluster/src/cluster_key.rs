@@ -19,7 +19,7 @@ pub struct ClusterPublicKey {
     key: ed25519::PublicKey,
 }
 
-/// Which cluster: the BLAKE3 hash of its public key.
+/// Id of a cluster: the BLAKE3 hash of its public key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterId([u8; 32]);
 
@@ -78,7 +78,7 @@ impl ClusterPublicKey {
         Ok(Self { key })
     }
 
-    /// Whether this key signed it, as one of the cluster's.
+    /// Checks that this key signed `signed`, and that `cluster` is the cluster of this key.
     pub(crate) fn check(
         &self,
         prefix: &[u8],

@@ -19,35 +19,35 @@ pub const PROTOCOL_VERSIONS: RangeInclusive<u32> = 1..=1;
 pub(crate) const MAX_HELLO_BYTES: usize = 4 * 1_024;
 const MAX_TEXT_BYTES: usize = 200;
 
-/// Why a peer is not served. Refused peers are counted by reason.
+/// The reason why a peer is refused. Refused peers are counted by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// No version of the protocol that both speak.
+    /// The two nodes have no common version of the protocol.
     NoCommonVersion,
-    /// Its certificate is of another cluster.
+    /// The peer's certificate is of another cluster.
     ForeignCluster,
-    /// Its certificate is not signed by the cluster's key.
+    /// The peer's certificate is not signed by the cluster's key.
     Forged,
-    /// Its certificate is another peer's.
+    /// The peer's certificate is another peer's.
     WrongPeer,
-    /// Its certificate was revoked.
+    /// The peer's certificate was revoked.
     Revoked,
-    /// It sent an invalid Hello, certificate or frame.
+    /// The peer sent an invalid Hello, certificate or frame.
     Malformed,
-    /// It sent a frame over the limit.
+    /// The peer sent a frame over the limit.
     TooLarge,
-    /// It connected and sent no Hello in time.
+    /// The peer connected and sent no Hello in time.
     Silent,
-    /// There is a connection to it already.
+    /// The peer is already connected.
     Duplicate,
     /// Another peer is connected with the same node number.
     NodeIdTaken,
-    /// It was refused a short while ago and came back too soon.
+    /// The peer was refused a short while ago and came back too soon.
     BackingOff,
-    /// Its certificate was replaced by a newer one.
+    /// The peer's certificate was replaced by a newer one.
     Superseded,
-    /// Its address has too many connections without a verified certificate.
+    /// The peer's address has too many connections without a verified certificate.
     Crowded,
     /// Another node with its identity is running, or its data directory is an older copy.
     Cloned,
@@ -69,7 +69,7 @@ pub(crate) struct Hello {
     pub(crate) versions: RangeInclusive<u32>,
     pub(crate) software: String,
     pub(crate) certificate: Vec<u8>,
-    /// Of the revocations that it knows; none from versions up to 0.1.
+    /// Digest of the revocations that the node knows; `None` from versions up to 0.1.
     pub(crate) revocations_digest: Option<u64>,
     pub(crate) unix_ms: u64,
     pub(crate) incarnation: u32,
@@ -148,8 +148,8 @@ impl Refusal {
         Self::ALL.get(index).copied().unwrap_or(Self::Other)
     }
 
-    /// Whether a peer that is refused for this gets a pause before it may come again. A copy gets none: the pause would
-    /// be that of the node whose identity it has.
+    /// True if a peer that is refused for this reason must pause before it may come again. A copy need not: the pause
+    /// would be that of the node whose identity it has.
     pub(crate) fn is_penalised(self) -> bool {
         !matches!(self, Self::Duplicate | Self::BackingOff | Self::Crowded | Self::Cloned)
     }
@@ -316,7 +316,7 @@ fn refused_certificate(error: CertificateError) -> Refused {
     reason.with(error.to_string())
 }
 
-/// How far the peer's clock is ahead of this node's.
+/// Difference of the clocks in milliseconds; positive if the peer's clock is ahead.
 fn skew_ms(theirs_unix_ms: u64, ours_unix_ms: u64) -> i64 {
     let skew = i128::from(theirs_unix_ms) - i128::from(ours_unix_ms);
     i64::try_from(skew).unwrap_or(if skew < 0 { i64::MIN } else { i64::MAX })

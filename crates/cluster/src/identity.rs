@@ -42,9 +42,9 @@ pub enum IdentityError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried: `read` or `written`.
+        /// The operation: `read` or `written`.
         action: &'static str,
-        /// Why not.
+        /// Error of the system.
         source: io::Error,
     },
 }

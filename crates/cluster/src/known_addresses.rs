@@ -33,7 +33,7 @@ struct Hearsay {
 }
 
 impl KnownAddresses {
-    /// Whether no address is known.
+    /// True if no address is known.
     pub fn is_empty(&self) -> bool {
         self.reached.is_empty() && self.announced.is_empty() && self.hearsay.is_empty()
     }
@@ -83,7 +83,7 @@ impl KnownAddresses {
         true
     }
 
-    /// This node has reached the member here; true if that changed anything.
+    /// Records that this node has reached the member at this address; true if that changed anything.
     pub(crate) fn reach(&mut self, address: &Multiaddr) -> bool {
         let mut address = address.clone();
         if let Some(Protocol::P2p(_)) = address.iter().last() {

@@ -8,7 +8,7 @@ pub(crate) const SILENCE_MS: u64 = 4_000;
 /// The minimum between two heartbeats on a busy channel, which are for the round-trip time.
 const PROBE_MS: u64 = 5_000;
 
-/// One channel's clock.
+/// Liveness of one channel.
 #[derive(Debug)]
 pub(crate) struct Liveness {
     reading: Reading,
@@ -16,7 +16,7 @@ pub(crate) struct Liveness {
     probed_at_ms: u64,
 }
 
-/// Whether silence of the peer counts.
+/// State of reading; the silence of a peer counts only while this node reads.
 #[derive(Debug, Clone, Copy)]
 enum Reading {
     /// The last bytes came at this time.
@@ -30,11 +30,11 @@ enum Reading {
 pub(crate) enum Due {
     /// Send a heartbeat; [`Liveness::probed`] says that it was.
     Heartbeat,
-    /// Nothing came for too long.
+    /// The peer is down: nothing came from it for too long.
     Down,
-    /// Nothing before this time.
+    /// No step is due yet.
     Nothing {
-        /// When to ask again.
+        /// Time of the next check, in milliseconds.
         until_ms: u64,
     },
 }
@@ -62,12 +62,12 @@ impl Liveness {
         (self.sent_at_ms, self.probed_at_ms) = (now_ms, now_ms);
     }
 
-    /// This node does not read for a while: the peer does not count as silent.
+    /// Records that this node stops reading for a while: the peer does not count as silent.
     pub(crate) fn pause(&mut self) {
         self.reading = Reading::Paused;
     }
 
-    /// This node reads again.
+    /// Records that this node reads again.
     pub(crate) fn resume(&mut self, now_ms: u64) {
         self.reading = Reading::Active { received_at_ms: now_ms };
     }

@@ -28,7 +28,7 @@ pub struct Membership {
 /// Another node of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Its certificate, checked.
+    /// The member's certificate, verified.
     pub certificate: Certificate,
     /// The addresses at which it may listen.
     pub addresses: KnownAddresses,
@@ -95,12 +95,12 @@ impl Membership {
         &self.revocations
     }
 
-    /// Whether this node was revoked.
+    /// True if this node was revoked.
     pub fn is_own_revoked(&self) -> bool {
         self.is_revoked(&self.own)
     }
 
-    /// Whether a certificate was revoked.
+    /// True if a certificate was revoked.
     pub fn is_revoked(&self, certificate: &Certificate) -> bool {
         self.revocations.revokes(certificate)
     }
@@ -151,7 +151,7 @@ impl Membership {
         self.members.get_mut(peer_id).is_some_and(|member| member.addresses.announce(addresses))
     }
 
-    /// This node has reached the member here; true if that changed anything.
+    /// Records that this node has reached the member at this address; true if that changed anything.
     pub fn reach(&mut self, peer_id: &PeerId, address: &Multiaddr) -> bool {
         self.members.get_mut(peer_id).is_some_and(|member| member.addresses.reach(address))
     }

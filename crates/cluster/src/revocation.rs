@@ -54,7 +54,7 @@ pub struct RevocationList {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Revocations {
     peers: BTreeMap<PeerId, Revocation>,
-    /// None contains another.
+    /// Revocation lists; no list contains another.
     lists: Vec<RevocationList>,
 }
 
@@ -124,7 +124,7 @@ impl RevocationList {
         self.version
     }
 
-    /// Whether the certificate with this serial number is revoked.
+    /// True if the certificate with this serial number is revoked.
     pub fn revokes(&self, serial: u64) -> bool {
         self.serials.contains(&serial)
     }
@@ -163,17 +163,17 @@ impl Revocations {
         self.peers.len()
     }
 
-    /// Whether nothing is revoked.
+    /// True if nothing is revoked.
     pub fn is_empty(&self) -> bool {
         self.peers.is_empty() && self.lists.is_empty()
     }
 
-    /// Whether all certificates of a peer are revoked.
+    /// True if all certificates of a peer are revoked.
     pub fn revokes_peer(&self, peer_id: &PeerId) -> bool {
         self.peers.contains_key(peer_id)
     }
 
-    /// Whether a certificate is revoked, by its peer id or by its serial number.
+    /// True if a certificate is revoked, by its peer id or by its serial number.
     pub fn revokes(&self, certificate: &Certificate) -> bool {
         self.revokes_peer(&certificate.peer_id())
             || self.lists.iter().any(|list| list.revokes(certificate.serial()))

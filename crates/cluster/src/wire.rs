@@ -9,21 +9,21 @@ use prost::Message as _;
 /// The version of the protocol that this code speaks.
 pub const PROTOCOL_VERSION: u32 = 1;
 
-/// How long a message can be, in bytes. No sender makes a longer one; a receiver refuses it unread. It also
-/// bounds what decoding can take: some fifty times as much, for a message of nothing but empty entries.
+/// Maximum length of a message, in bytes. No sender makes a longer one; a receiver refuses it unread. The limit also
+/// bounds the memory for decoding: about fifty times as much, for a message of nothing but empty entries.
 pub const MESSAGE_LIMIT_BYTES: usize = 320 * 1024;
 
-/// How long the name of an app can be, in bytes.
+/// Maximum length of an app's name, in bytes.
 pub const APP_BYTES: usize = 255;
-/// How long the name of an object, or a pattern for it, can be, in bytes.
+/// Maximum length of an object's name, or of a pattern for it, in bytes.
 pub const OBJECT_BYTES: usize = 1024;
-/// Interests of one node.
+/// Maximum of interests of one node.
 pub const INTERESTS: usize = 4096;
-/// Into how many buckets objects fall, by the first byte of the hash of their key.
+/// Number of buckets of objects. The first byte of the hash of an object's key selects the bucket.
 pub const BUCKETS: usize = 256;
-/// How many objects one round of anti-entropy compares one by one.
+/// Maximum of objects that one round of anti-entropy compares one by one.
 pub const ROUND_OBJECTS: usize = 16_384;
-/// How many keys a connection can give a short number to.
+/// Maximum of keys that have a short number on a connection.
 pub const KEY_IDS: u32 = 1024;
 
 /// One frame.
@@ -75,7 +75,7 @@ pub struct Interests {
     /// Counts the sender's sets of interests, from 1.
     #[prost(uint32, tag = "1")]
     pub version: u32,
-    /// At most [`INTERESTS`].
+    /// The interests; at most [`INTERESTS`].
     #[prost(message, repeated, tag = "2")]
     pub interests: Vec<InterestEntry>,
 }
@@ -94,7 +94,7 @@ pub struct InterestEntry {
 /// Changes or states of objects; the receiver merges them, in any order and as often as they come.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Deltas {
-    /// One entry per object.
+    /// The deltas, one for each object.
     #[prost(message, repeated, tag = "1")]
     pub deltas: Vec<ObjectDelta>,
 }
@@ -114,7 +114,7 @@ pub struct ObjectDelta {
     /// The object's name in the app.
     #[prost(string, optional, tag = "3")]
     pub object: Option<String>,
-    /// How many copies the object shall have; 0 for the usual two.
+    /// Number of copies that the object shall have; 0 for the default of two.
     #[prost(uint32, tag = "4")]
     pub copies: u32,
     /// The encoded delta, which only the replicas understand.
@@ -131,10 +131,10 @@ pub struct Chunk {
     /// The object's name in the app.
     #[prost(string, tag = "2")]
     pub object: String,
-    /// As in [`ObjectDelta`].
+    /// Number of copies, as in [`ObjectDelta`].
     #[prost(uint32, tag = "3")]
     pub copies: u32,
-    /// Where in the payload this piece begins, in bytes; 0 begins a payload.
+    /// Offset of this piece in the payload, in bytes; 0 begins a payload.
     #[prost(uint64, tag = "4")]
     pub offset_bytes: u64,
     /// The payload ends here.
@@ -162,13 +162,13 @@ pub struct Summary {
 /// A digest for each bucket of the objects that both nodes share; no digests if their sum equals the received one.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Buckets {
-    /// As in [`Summary`].
+    /// The round's number, as in [`Summary`].
     #[prost(uint32, tag = "1")]
     pub round: u32,
     /// [`BUCKETS`] digests, or none.
     #[prost(fixed64, repeated, tag = "2")]
     pub digests: Vec<u64>,
-    /// How many objects are in each, or none.
+    /// Numbers of objects, one for each bucket, or none.
     #[prost(uint32, repeated, tag = "3")]
     pub objects: Vec<u32>,
 }
@@ -176,7 +176,7 @@ pub struct Buckets {
 /// The sender's objects in some ranges of hashes, all of them.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Objects {
-    /// As in [`Summary`].
+    /// The round's number, as in [`Summary`].
     #[prost(uint32, tag = "1")]
     pub round: u32,
     /// The first hash of each range, ascending; at most [`BUCKETS`].
@@ -191,15 +191,15 @@ pub struct Objects {
     /// The digests of the objects, one for each hash.
     #[prost(fixed64, repeated, tag = "5")]
     pub digests: Vec<u64>,
-    /// There is more that differs; another round follows.
+    /// More objects differ; another round follows.
     #[prost(bool, tag = "6")]
     pub partial: bool,
 }
 
-/// What differs.
+/// The differences that a round found.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Differences {
-    /// As in [`Summary`].
+    /// The round's number, as in [`Summary`].
     #[prost(uint32, tag = "1")]
     pub round: u32,
     /// The hashes of objects that the sender wants whole.
@@ -216,7 +216,7 @@ pub struct Differences {
 /// Fields that the sender wants.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Wants {
-    /// As in [`Summary`].
+    /// The round's number, as in [`Summary`].
     #[prost(uint32, tag = "1")]
     pub round: u32,
     /// The fields, by object; without digests. The whole object if there are no names.
@@ -239,7 +239,7 @@ pub struct ObjectFields {
     /// The fields' names.
     #[prost(string, repeated, tag = "3")]
     pub names: Vec<String>,
-    /// Their digests, one for each name, where they are of interest.
+    /// The fields' digests, one for each name, where they are of interest.
     #[prost(fixed64, repeated, tag = "4")]
     pub digests: Vec<u64>,
 }
@@ -247,7 +247,7 @@ pub struct ObjectFields {
 /// The round is over.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Finished {
-    /// As in [`Summary`].
+    /// The round's number, as in [`Summary`].
     #[prost(uint32, tag = "1")]
     pub round: u32,
 }
@@ -259,25 +259,25 @@ pub struct RoundPlease {}
 /// A frame is not a message.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum WireError {
-    /// It is too long.
+    /// The message is too long.
     #[error("a message of {bytes} bytes; at most {limit_bytes} are allowed")]
     TooLong {
-        /// How long it is.
+        /// Length of the message, in bytes.
         bytes: usize,
-        /// How long it may be.
+        /// Maximum length, in bytes.
         limit_bytes: usize,
     },
-    /// It is not what protocol buffers look like.
+    /// The frame is not valid protocol buffers.
     #[error("not a message: {0}")]
     Malformed(#[from] prost::DecodeError),
-    /// There is too much in it.
+    /// A field of the message has too many elements or bytes.
     #[error("a message with {count} of `{what}`; at most {limit} are allowed")]
     TooMany {
         /// The field.
         what: &'static str,
-        /// How many there are, or how many bytes it has.
+        /// Number of elements of the field, or its length in bytes.
         count: usize,
-        /// How many there may be.
+        /// Maximum of `count`.
         limit: usize,
     },
     /// Two parts of it do not fit together.

@@ -31,7 +31,7 @@ pub struct JoinRequest {
     pub node_id: Option<u64>,
 }
 
-/// Why a node did not become a member.
+/// The reason why a node did not become a member.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// The issuer could not be reached, or another peer answered.
@@ -101,7 +101,7 @@ pub enum JoinError {
     },
 }
 
-/// Why the issuer did not answer.
+/// The reason why the issuer did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum NoAnswer {
     /// The time limit of the call was reached.
@@ -121,10 +121,10 @@ pub enum NoAnswer {
     Read(ReadError),
 }
 
-/// Why a reply is invalid.
+/// The reason why a reply is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum WrongReply {
-    /// It is not a reply.
+    /// The message is not a reply.
     #[error(transparent)]
     Undecodable(#[from] prost::DecodeError),
     /// The issuer could not read the request.

@@ -18,7 +18,7 @@ const WRONG_ATTEMPT_REFILL_MS: u64 = 3_000;
 pub(crate) struct TokenIssuer {
     key: Option<ClusterKey>,
     tokens: Vec<Issued>,
-    /// When all wrong attempts so far are forgotten.
+    /// Time at which all wrong attempts so far are forgotten, in milliseconds.
     attempts_forgotten_at_ms: u64,
 }
 
@@ -42,7 +42,7 @@ impl TokenIssuer {
         secret
     }
 
-    /// Until when joining nodes are answered; `None` if no token is remembered.
+    /// Time until which joining nodes are answered, in milliseconds; `None` if no token is remembered.
     pub(crate) fn open_until_ms(&self) -> Option<u64> {
         self.tokens.iter().map(|token| token.expires_ms.saturating_add(REMEMBERED_MS)).max()
     }

@@ -7,7 +7,7 @@ pub(crate) const MAX_REQUEST_BYTES: usize = 1_024;
 /// The largest reply. A cluster of 1,024 members with 8 addresses each fits.
 pub(crate) const MAX_REPLY_BYTES: usize = 2 * 1_024 * 1_024;
 
-/// Why a joining node is not admitted.
+/// The reason why a joining node is not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum JoinRefusal {
     Malformed,

@@ -59,7 +59,7 @@ impl Token {
         self.issuer
     }
 
-    /// Where that peer listens.
+    /// Addresses at which the issuer listens.
     pub fn addresses(&self) -> &[Multiaddr] {
         &self.addresses
     }

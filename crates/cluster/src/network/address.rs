@@ -18,7 +18,7 @@ pub enum TransportKind {
 /// An address to dial, whichever peer answers there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Bootstrap {
-    /// As libp2p writes it, perhaps with the peer that is expected there.
+    /// A multiaddress in the notation of libp2p, perhaps with the peer that is expected there.
     Exact { address: Multiaddr, peer: Option<PeerId> },
     /// `HOST:PORT`: a name or an IP address, dialled by TCP and by QUIC.
     Host { text: String },
@@ -27,13 +27,13 @@ pub(crate) enum Bootstrap {
 /// Text that is not a bootstrap address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BootstrapError {
-    /// It begins with `/` and is not a multiaddress.
+    /// The text begins with `/` and is not a multiaddress.
     #[error("it is not a multiaddress")]
     NotAMultiaddress,
     /// A multiaddress that neither TCP nor QUIC can dial.
     #[error("it has to look like /ip4/10.0.0.1/tcp/7071 or /ip4/10.0.0.1/udp/7071/quic-v1")]
     Unsupported,
-    /// There is no colon.
+    /// The text has no colon.
     #[error("it has no port; write HOST:PORT")]
     NoPort,
     /// The port is outside 1 to 65535.
@@ -111,7 +111,7 @@ pub(crate) fn socket(address: &Multiaddr) -> Option<SocketAddr> {
     }
 }
 
-/// Whether an address means the machine that it is read on.
+/// True if an address is a loopback address, which means the machine that reads it.
 pub(crate) fn is_loopback(address: &Multiaddr) -> bool {
     socket(address).is_some_and(|socket| socket.ip().to_canonical().is_loopback())
 }

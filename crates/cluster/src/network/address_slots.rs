@@ -27,11 +27,11 @@ pub(crate) struct AddressSlots<Id> {
 /// Numbers of slots of an [`AddressSlots`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlotLimits {
-    /// For all other addresses together.
+    /// Slots of all other addresses together.
     pub(crate) others: usize,
-    /// For all addresses of known members together.
+    /// Slots of all addresses of known members together.
     pub(crate) members: usize,
-    /// For each address.
+    /// Slots of each address.
     pub(crate) per_origin: usize,
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct Opened {
     pub(crate) stream: Result<(Purpose, Stream), NoStream>,
 }
 
-/// Why a connection has no stream.
+/// The reason why a connection has no stream.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoStream {
     #[error("the other side does not speak the protocol")]
@@ -62,7 +62,7 @@ pub(crate) enum GateClosed {
     Crowded,
 }
 
-/// One stream per connection.
+/// The behaviour of libp2p that gives each connection one stream.
 pub(crate) struct Channels {
     role: Role,
     ready: VecDeque<Opened>,

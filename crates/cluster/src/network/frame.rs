@@ -30,7 +30,7 @@ pub(crate) enum Kind {
     Unknown,
 }
 
-/// Why no frame could be read.
+/// The reason why no frame could be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The peer closed the connection.

@@ -7,23 +7,23 @@ use std::time::Duration;
 pub struct Counters {
     /// Frames given to the transport, those given back and sent again counted once.
     pub messages_sent: u64,
-    /// Their bytes.
+    /// Bytes of the frames given to the transport.
     pub bytes_sent: u64,
     /// Frames received.
     pub messages_received: u64,
-    /// Their bytes.
+    /// Bytes of the frames received.
     pub bytes_received: u64,
     /// Deltas sent, one for each object and node, states among them.
     pub deltas_sent: u64,
     /// The bytes of their frames.
     pub delta_bytes_sent: u64,
-    /// Of the deltas sent, states of objects or fields.
+    /// States of objects or fields among the deltas sent.
     pub states_sent: u64,
     /// Deltas received.
     pub deltas_received: u64,
     /// Local changes.
     pub changes: u64,
-    /// How often an object's pending changes were sent: `changes / flushes` were merged into one.
+    /// Flushes of an object's pending changes; a flush merges `changes / flushes` changes on average.
     pub flushes: u64,
     /// The time from the first change to its flush, summed over the flushes; by their number, it is the
     /// effective interval.

@@ -17,7 +17,7 @@ pub struct NodeId(pub u64);
 pub struct ObjectKey {
     /// The app it belongs to; at most 255 bytes.
     pub app: Arc<str>,
-    /// Its name in the app; at most 1024 bytes.
+    /// Name of the object in the app; at most 1024 bytes.
     pub object: Arc<str>,
 }
 
@@ -27,7 +27,7 @@ impl ObjectKey {
         Self { app: app.into(), object: object.into() }
     }
 
-    /// The same on every node and machine; part of the protocol.
+    /// Hash of the key, the same on every node and machine; part of the protocol.
     pub(crate) fn hash64(&self) -> u64 {
         xxh3_64_with_seed(self.object.as_bytes(), xxh3_64(self.app.as_bytes()))
     }

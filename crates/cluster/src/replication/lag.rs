@@ -12,18 +12,18 @@ pub(crate) struct Lag<D> {
     stale: BTreeSet<ObjectKey>,
 }
 
-/// Where a delta went.
+/// Result of adding a delta for a peer without room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lagged {
-    /// It waits.
+    /// The delta waits.
     Waits,
-    /// Its object is to be sent whole.
+    /// The delta is dropped; its object is sent whole later.
     Stale,
-    /// There was no place even for that: compare everything.
+    /// The list of stale objects is full as well: all objects must be compared.
     StaleAll,
 }
 
-/// What to send next.
+/// The next thing to send.
 #[derive(Debug)]
 pub(crate) enum Next<D> {
     Delta(ObjectKey, D),

@@ -36,7 +36,7 @@ pub struct Replication<D> {
     /// Nodes that left lately.
     pub(super) absent: BTreeMap<NodeId, Absent>,
     members: BTreeSet<NodeId>,
-    /// When a member was last found to have the same as this node.
+    /// Time at which a member was last found to have the same data as this node.
     pub(super) confirmed: BTreeMap<NodeId, Duration>,
     pub(super) pending: Pending<D>,
     timers: BTreeSet<(Duration, NodeId)>,
@@ -47,7 +47,7 @@ pub struct Replication<D> {
 #[derive(Debug)]
 pub(super) struct Absent {
     pub(super) interests: InterestSet,
-    /// Since when it had been there.
+    /// Time since which the node had been connected.
     since: Duration,
     pub(super) left: Duration,
 }
@@ -131,7 +131,7 @@ impl<D: Delta> Replication<D> {
         out
     }
 
-    /// When to call [`handle`](Self::handle) at the latest, with [`Event::Tick`] if there is nothing else.
+    /// Deadline of the next call of [`handle`](Self::handle), with [`Event::Tick`] if there is no other event.
     pub fn next_deadline(&self) -> Option<Duration> {
         let grace = || self.recovering.values().map(|since| since.saturating_add(self.settings.grace));
         let grace = if self.peers.is_empty() { grace().min() } else { None };
@@ -267,7 +267,7 @@ impl<D: Delta> Replication<D> {
         }
     }
 
-    /// Whether this node begins the rounds with that one.
+    /// True if this node begins the rounds with the other node.
     pub(super) fn begins(&self, node: NodeId) -> bool {
         self.me < node
     }

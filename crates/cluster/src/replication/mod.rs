@@ -49,11 +49,10 @@ pub use key::{NodeId, ObjectKey};
 pub use machine::Replication;
 pub(crate) use placement::mix;
 
-/// How many copies an object has unless its policy says otherwise.
+/// Number of copies of an object unless its policy says otherwise.
 pub const DEFAULT_COPIES: u8 = 2;
 
-/// How long a payload may be, in bytes. A longer one stays where it is; see
-/// [`Counters::payloads_too_long`].
+/// Maximum length of a payload, in bytes. A longer payload is not replicated; see [`Counters::payloads_too_long`].
 pub const PAYLOAD_LIMIT_BYTES: usize = 16 * 1024 * 1024;
 
 /// A change of an object. Deltas merge with one another while they wait to be sent; the merge is associative,
@@ -63,7 +62,7 @@ pub trait Delta: Clone {
     fn merge(&mut self, other: Self);
     /// About how many bytes it takes, in memory or encoded.
     fn weight_bytes(&self) -> usize;
-    /// What the other node merges; not empty.
+    /// The payload that the other node merges; not empty.
     fn encode(&self) -> Bytes;
 }
 
@@ -79,16 +78,16 @@ pub trait Replica {
     fn field_digests(&self, object: &ObjectKey) -> Vec<(String, u64)>;
     /// The state of these fields (all of them if `None`) as a delta; nothing if there is none.
     fn state(&self, object: &ObjectKey, fields: Option<&[String]>) -> Option<Self::Delta>;
-    /// How many copies the object shall have: by the manifest, or what came with it.
+    /// Number of copies that the object shall have: by the manifest, or the number that came with the object.
     fn copies(&self, object: &ObjectKey) -> u8;
 }
 
-/// How an object is replicated.
+/// Replication policy of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// How long changes wait for others to merge with; 0 for not at all.
+    /// Minimum time for which changes wait to be merged with others; 0 sends them immediately.
     pub interval: Duration,
-    /// On how many nodes it shall be, this one among them.
+    /// Number of nodes that shall have the object, this node among them.
     pub copies: u8,
 }
 
@@ -123,7 +122,7 @@ pub enum Event<D> {
         object: ObjectKey,
         /// The change.
         delta: D,
-        /// How to spread it.
+        /// Replication policy of the object.
         policy: Policy,
     },
     /// A frame came from a peer.
@@ -173,7 +172,7 @@ pub enum Output {
         node: NodeId,
         /// The object, which may be new here.
         object: ObjectKey,
-        /// How many copies it shall have, for [`Replica::copies`] where no manifest says so.
+        /// Number of copies that the object shall have, for [`Replica::copies`] where no manifest says so.
         copies: u8,
         /// The result of the sender's [`Delta::encode`].
         payload: Bytes,
@@ -193,16 +192,16 @@ pub enum Output {
     },
 }
 
-/// Why a peer is disconnected.
+/// The reason why a peer is disconnected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DisconnectReason {
-    /// It sent an invalid frame.
+    /// The peer sent an invalid frame.
     #[error("it sent a frame that is not a message, or is over its limits")]
     BadMessage,
-    /// It sent a payload that no object understands.
+    /// The peer sent a payload that no object understands.
     #[error("it sent a change that no object understands")]
     BadPayload,
-    /// It did not finish a round.
+    /// The peer did not finish a round.
     #[error("it does not answer")]
     Stalled,
 }
@@ -218,21 +217,21 @@ pub struct Settings {
     pub round_max: Duration,
     /// The time that a new interest waits for a first peer.
     pub grace: Duration,
-    /// How long a node must have been here before it is chosen to keep objects, or away before others are
-    /// chosen in its place.
+    /// Time for which a node must be connected before it is chosen to keep objects, and for which it must be away before
+    /// others are chosen in its place.
     pub settle: Duration,
-    /// How long a peer may be silent while it is to say something.
+    /// Maximum time in which a peer may send nothing while a message from it is due.
     pub stall: Duration,
-    /// How long messages get, in bytes; at most 256 KiB.
+    /// Maximum length of the messages that this node sends, in bytes; at most 256 KiB.
     pub message_bytes: usize,
-    /// How many bytes of deltas wait for a peer without room.
+    /// Maximum of bytes of deltas that wait for a peer without room.
     pub lag_bytes: usize,
-    /// How many objects' deltas wait for a peer without room, and how many more are marked as stale.
+    /// Maximum of objects whose deltas wait for a peer without room; as many more are marked as stale.
     pub lag_objects: usize,
-    /// How many bytes of changes wait for their interval; with more, the first go early.
+    /// Maximum of bytes of changes that wait for their interval; above it, the first changes are sent early.
     pub pending_bytes: usize,
-    /// How many objects a round compares one by one; at most
-    /// [`ROUND_OBJECTS`](crate::wire::ROUND_OBJECTS). If more differ, another round follows immediately.
+    /// Maximum of objects that a round compares one by one; at most [`ROUND_OBJECTS`](crate::wire::ROUND_OBJECTS). If
+    /// more differ, another round follows immediately.
     pub round_objects: usize,
     /// Bytes of objects that no function on this node uses, which a peer may send in one burst …
     pub keep_bytes: u64,

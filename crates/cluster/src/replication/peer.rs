@@ -11,16 +11,16 @@ use crate::replication::lag::Lag;
 use crate::replication::round::{Entry, Tally};
 use crate::replication::{Delta, ObjectKey};
 
-/// How many bytes of keys are remembered that a peer keeps without interest. More are found anew each round.
+/// Maximum of bytes of remembered keys that a peer keeps without interest. Further keys are found again in each round.
 const MAX_KEPT_BYTES: usize = 32 * 1024 * 1024;
 /// Approximate overhead of an entry beside its names, in bytes.
 const KEPT_ENTRY_OVERHEAD_BYTES: usize = 96;
-/// How many bytes of refused frames are kept.
+/// Maximum of bytes of refused frames that are kept.
 const MAX_UNSENT_BYTES: usize = 2 * 1024 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct Peer<D> {
-    /// Its interests; `None` until it has sent them.
+    /// Interests of the peer; `None` until it has sent them.
     pub(crate) interests: Option<InterestSet>,
     /// The version of these.
     pub(crate) interests_version: u32,
@@ -31,20 +31,20 @@ pub(crate) struct Peer<D> {
     /// Frames that the transport refused, in order.
     unsent: VecDeque<Bytes>,
     unsent_bytes: usize,
-    /// How many of these were given back since a frame last went out.
+    /// Number of `unsent` frames that were given back since a frame was last sent.
     given_back: usize,
     pub(crate) lag: Lag<D>,
     /// A long payload in flight.
     pub(crate) long: Option<LongPayload>,
     /// Messages that the current round has not sent yet.
     pub(crate) work: VecDeque<Work>,
-    /// How many bytes of names the current round has been asked for.
+    /// Bytes of field names that were requested in the current round.
     pub(crate) names_bytes: usize,
     /// The round that this node began.
     pub(crate) round: Option<Box<Round>>,
     /// The round that the peer began.
     pub(crate) answer: Option<Answer>,
-    /// When this node begins the next round, or may ask for it.
+    /// Time at which this node begins the next round, or may request it.
     pub(crate) round_due: Duration,
     /// The last round's begin.
     pub(crate) round_began: Option<Duration>,
@@ -63,11 +63,11 @@ pub(crate) struct Peer<D> {
     pub(crate) assembly: Option<Box<Assembly>>,
     /// Budget for objects that no function on this node uses.
     pub(crate) keep_budget: Budget,
-    /// How many rounds it may begin.
+    /// Budget of rounds that the peer may begin.
     pub(crate) round_budget: Budget,
-    /// Since when it has been there, short absences apart.
+    /// Time since which the peer has been connected; short absences do not count.
     pub(crate) since: Duration,
-    /// When it was last heard of, or had room again.
+    /// Time at which the peer last sent something, or had room again.
     pub(crate) heard: Duration,
     /// The peer's entry in the machine's timers.
     pub(crate) timer: Option<Duration>,
@@ -202,12 +202,12 @@ impl<D: Delta> Peer<D> {
         true
     }
 
-    /// Nothing waits that has to go first.
+    /// True if the peer has room, and nothing waits that must be sent first.
     pub(crate) fn is_ready(&self) -> bool {
         !self.blocked && !self.has_unsent() && self.lag.is_empty() && !self.untold
     }
 
-    /// There is something to send and room for it.
+    /// True if there is something to send and room for it.
     pub(crate) fn has_work(&self) -> bool {
         !self.blocked
             && (self.untold
@@ -217,12 +217,12 @@ impl<D: Delta> Peer<D> {
                 || !self.work.is_empty())
     }
 
-    /// It is the peer's turn to say something.
+    /// True if a message from the peer is due.
     pub(crate) fn is_awaited(&self) -> bool {
         !self.blocked && (self.interests.is_none() || self.round.is_some() || self.answer.is_some())
     }
 
-    /// Whether frames wait that the transport refused; others then wait behind them.
+    /// True if frames wait that the transport refused; others then wait behind them.
     pub(crate) fn has_unsent(&self) -> bool {
         !self.unsent.is_empty()
     }
@@ -255,13 +255,13 @@ impl<D: Delta> Peer<D> {
         self.given_back = 0;
     }
 
-    /// How many bytes wait for it, about.
+    /// Approximate number of bytes that wait for the peer.
     pub(crate) fn waiting_bytes(&self) -> usize {
         let long = self.long.as_ref().map_or(0, |long| long.payload.len());
         self.unsent_bytes + self.lag.weight_bytes() + long
     }
 
-    /// If too much waits, all that is under way is forgotten and compared anew.
+    /// If more than `MAX_UNSENT_BYTES` wait, forgets everything in flight; it is compared again.
     fn bound_unsent(&mut self) {
         if self.unsent_bytes <= MAX_UNSENT_BYTES {
             return;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::replication::{Delta, ObjectKey, Policy};
 
-/// One merged delta per object, each due at its time.
+/// Pending deltas, merged to one for each object, with the time at which each is due.
 #[derive(Debug)]
 pub(crate) struct Pending<D> {
     objects: HashMap<ObjectKey, Waiting<D>>,

@@ -2,7 +2,7 @@
 
 use crate::replication::NodeId;
 
-/// Whether `node` is one of those that keep the object with this hash.
+/// True if `node` is one of those that keep the object with this hash.
 ///
 /// `nodes` are this node and the connected ones, with whether they are interested. Of those that are not, the
 /// ones with the greatest weight make up what is missing in `copies`. A node that comes or goes moves only

@@ -75,7 +75,7 @@ impl<D: Delta> Replication<D> {
                 _ => match peer.keys_in.key(delta.id) {
                     Some(key) => key.clone(),
                     None => {
-                        // Its definition was lost; a round brings what it was about.
+                        // The definition of the key was lost; a round brings the object's changes.
                         self.counters.unknown_keys += 1;
                         peer.round_wanted = true;
                         continue;

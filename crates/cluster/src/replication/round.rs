@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::replication::ObjectKey;
 use crate::wire::{BUCKETS, Buckets, ROUND_OBJECTS};
 
-/// What one side has of what both share: a digest for each bucket of keys.
+/// Digests of one side's copies of the objects that both sides share, one for each bucket of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) digests: Vec<u64>,
@@ -22,12 +22,12 @@ pub(crate) struct Entry {
     pub(crate) key: ObjectKey,
 }
 
-/// What to do about one hash of a key.
+/// Difference at one hash of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Difference {
-    /// Only this side has objects with it.
+    /// Only this side has objects with this hash.
     OnlyOurs(u64),
-    /// Only the other side has.
+    /// Only the other side has objects with this hash.
     OnlyTheirs(u64),
     /// Both have, with different states.
     Differs(u64),
@@ -46,7 +46,7 @@ impl Tally {
         }
     }
 
-    /// One number for all of it.
+    /// Digest of all buckets: the sum of their digests.
     pub(crate) fn root(&self) -> u64 {
         self.digests.iter().fold(0, |sum, digest| sum.wrapping_add(*digest))
     }
@@ -88,7 +88,7 @@ pub(crate) fn bucket_range(bucket: usize) -> (u64, u64) {
     (first, first | (u64::MAX >> 8))
 }
 
-/// Whether a hash lies in one of the ranges, which ascend.
+/// True if a hash lies in one of the ranges, which ascend.
 pub(crate) fn in_ranges(from: &[u64], to: &[u64], hash: u64) -> bool {
     let range = from.partition_point(|first| *first <= hash);
     range.checked_sub(1).and_then(|range| to.get(range)).is_some_and(|last| hash <= *last)
@@ -110,7 +110,7 @@ pub(crate) fn lines(entries: &[Entry]) -> (Vec<u64>, Vec<u64>) {
     (hashes, digests)
 }
 
-/// Where two lists of [`lines`] differ.
+/// The differences between two lists of [`lines`].
 pub(crate) fn differences(ours: (&[u64], &[u64]), theirs: (&[u64], &[u64])) -> Vec<Difference> {
     let mut found = Vec::new();
     let mut ours = ours.0.iter().copied().zip(ours.1).peekable();

@@ -15,15 +15,13 @@ use crate::wire::{self, Kind, ROUND_OBJECTS};
 const ROUNDS: u64 = 256;
 /// … and per second after that.
 const ROUNDS_PER_SECOND: u64 = 2;
-/// How many bytes of fields' names a round may be about. Past that, objects are exchanged whole.
+/// Maximum of bytes of field names in a round. Above it, objects are exchanged whole.
 const NAMES_BYTES: usize = 2 * 1024 * 1024;
 
 impl<D: Delta> Replication<D> {
-    /// Whether an object that is held here is compared with a peer. Both sides must mostly agree; where they do
-    /// not, the round finds it out and they do in the next.
-    ///
-    /// It is if the peer is interested, or holds the object as far as is known, or shall keep it and it is on
-    /// this node to do that: because it is interested, or because no node is.
+    /// True if an object that this node holds is compared with a peer: the peer is interested, or is known to hold the
+    /// object, or placement chooses the peer to keep it and this node is responsible for that (it is interested, or no
+    /// node is). Both sides must mostly agree; a round corrects a disagreement, and both agree in the next round.
     fn shares<R>(&self, node: NodeId, peer: &Peer<D>, object: &ObjectKey, hash: u64, replica: &R) -> bool
     where
         R: Replica<Delta = D>,
@@ -36,8 +34,8 @@ impl<D: Delta> Replication<D> {
         in_charge && keeps(node, hash, replica.copies(object), self.view(object))
     }
 
-    /// This node and the connected ones, with whether they are interested in an object. Without new ones that
-    /// are not interested, which may be gone again soon, and with those that have left just now.
+    /// This node and the connected nodes, each with a flag: the node is interested in the object. Nodes that left a
+    /// moment ago count; new nodes without interest, which may leave soon, do not.
     pub(super) fn view<'a>(
         &'a self,
         object: &'a ObjectKey,
@@ -305,7 +303,7 @@ impl<D: Delta> Replication<D> {
             return;
         }
         let round = theirs.round;
-        // What is answered leaves the entries, so that each object is sent once a round.
+        // Answered entries are removed, so that each object is sent once a round.
         let mut answered = BTreeSet::new();
         for hash in theirs.wanted {
             if answered.insert(hash) {
@@ -316,7 +314,7 @@ impl<D: Delta> Replication<D> {
             let key = ObjectKey::new(fields.app, fields.object);
             let hash = key.hash64();
             let Some(entry) = with_hash(entries, hash).find(|entry| entry.key == key) else {
-                // With the same hash as one of ours, or of no interest here.
+                // The key has the same hash as one of ours, or is of no interest here.
                 continue;
             };
             if !answered.insert(hash) {

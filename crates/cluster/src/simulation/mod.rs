@@ -122,7 +122,7 @@ impl<R: SimulatedReplica> Simulation<R> {
         nodes.into_iter().for_each(|node| self.handle(node, Event::Members(members.to_vec())));
     }
 
-    /// Has a node change an object; `change` gives the delta.
+    /// Makes a node change an object; `change` gives the delta.
     pub fn change(
         &mut self,
         node: NodeId,
@@ -136,7 +136,7 @@ impl<R: SimulatedReplica> Simulation<R> {
         }
     }
 
-    /// Has a frame arrive that the sender's machine did not make. Nothing happens without a connection.
+    /// Delivers a frame that the sender's machine did not make. Without a connection this has no effect.
     pub fn inject(&mut self, from: NodeId, to: NodeId, frame: Bytes) {
         if self.links.connection(from, to).is_some() {
             self.handle(to, Event::Received { node: from, frame });
@@ -244,7 +244,7 @@ impl<R: SimulatedReplica> Simulation<R> {
         self.nodes.get(&node).map(|node| &node.machine)
     }
 
-    /// Which interests were reported as synced since the node started, and when.
+    /// Interests that were reported as synced since the node started, each with its time.
     pub fn synced(&self, node: NodeId) -> &[(Interest, Duration)] {
         self.nodes.get(&node).map_or(&[], |node| &node.synced)
     }
@@ -254,7 +254,7 @@ impl<R: SimulatedReplica> Simulation<R> {
         &self.disconnects
     }
 
-    /// Whether all running nodes for which `concerns` is true have the same digest of each object that one of
+    /// True if all running nodes for which `concerns` is true have the same digest of each object that one of
     /// them has.
     pub fn equal(&self, concerns: impl Fn(NodeId, &ObjectKey) -> bool) -> bool {
         let mut seen: BTreeMap<ObjectKey, u64> = BTreeMap::new();

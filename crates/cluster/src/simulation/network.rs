@@ -12,11 +12,11 @@ pub struct Network {
     pub latency_min: Duration,
     /// The maximum latency of a frame. Frames of a connection stay in order, unless they are reordered.
     pub latency_max: Duration,
-    /// How fast a node receives from one other, in bytes per second, unless said otherwise for the node.
+    /// Rate at which a node receives from one other node, in bytes per second, unless the node has its own rate.
     pub bytes_per_second: u64,
-    /// How many bytes wait at the sender for one connection.
+    /// Size of the sender's outbox for one connection, in bytes.
     pub outbox_bytes: usize,
-    /// How long nodes take to connect again.
+    /// Time until nodes connect again.
     pub reconnect: Duration,
     /// The share of frames that get lost although the connection stays; no real transport does that.
     pub lose: f64,
@@ -88,7 +88,7 @@ struct Direction {
     /// The time at which the outbox is empty.
     empty_at: Duration,
     last_arrival: Duration,
-    /// It refused a frame and has not had room since.
+    /// Time until which the direction is full: it refused a frame and has not had room since.
     refused_until: Option<Duration>,
 }
 
@@ -141,8 +141,8 @@ impl Links {
         direction.refused_until.take_if(|until| *until <= now).is_some()
     }
 
-    /// When the frame arrives (more than once, or not at all). If the outbox has no room, when it will have;
-    /// that is said once.
+    /// Times at which the frame arrives: one, two or none. If the outbox has no room, the error is the time at which it
+    /// will have room; `None` if an earlier refusal has reported that time.
     pub(super) fn transmit(
         &mut self,
         from: NodeId,

@@ -164,7 +164,7 @@ impl Channel<'_> {
         let heard = self.credible(hello.addresses.clone());
         let (changed, member) = {
             let mut membership = gossip.membership.lock();
-            // It was verified a moment ago.
+            // The certificate was verified a moment ago.
             let learnt = membership.learn(peer.certificate.clone()).unwrap_or(false);
             let reached = peer.is_dialed && membership.reach(&peer_id, &peer.address);
             let moved = membership.announce(&peer_id, &heard) | reached;
@@ -231,7 +231,7 @@ impl Channel<'_> {
                     to_keep |= taken.to_keep;
                     to_dial |= taken.to_dial;
                 }
-                // What only newer versions can read is not a fault of the peer's.
+                // A certificate that only newer versions can read is not the peer's fault.
                 Err(CertificateError::UnknownFormat { .. }) => {}
                 Err(_) => return Err(malformed),
             }

@@ -9,7 +9,7 @@ use crate::Refusal;
 pub struct Counters {
     /// Peers that this node refused, by reason; every reason has an entry.
     pub refused: Vec<(Refusal, u64)>,
-    /// How often a peer refused this node, by the reason it gave.
+    /// Refusals of this node by peers, by the reason that they gave.
     pub refused_by_peers: Vec<(Refusal, u64)>,
     /// Connections that could not be made.
     pub dials_failed: u64,
@@ -22,12 +22,12 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// How many peers this node refused for a reason.
+    /// Number of peers that this node refused for a reason.
     pub fn refused(&self, reason: Refusal) -> u64 {
         count(&self.refused, reason)
     }
 
-    /// How often peers refused this node for a reason.
+    /// Number of refusals of this node by peers for a reason.
     pub fn refused_by_peers(&self, reason: Refusal) -> u64 {
         count(&self.refused_by_peers, reason)
     }

@@ -11,7 +11,7 @@ use libp2p::PeerId;
 use crate::network::address::Bootstrap;
 use crate::penalties::{MAX_REFUSED_PAUSE_MS, MAX_UNREACHABLE_PAUSE_MS, pause_ms};
 
-/// How long the side with the higher peer id leaves dialling to the other.
+/// Time for which the side with the higher peer id leaves dialling to the other.
 const HIGHER_WAITS_MS: u64 = 5_000;
 /// The longest delay before a lost connection is dialled again.
 const AGAIN_MS: u64 = 100;
@@ -139,7 +139,7 @@ impl DialBook {
         }
     }
 
-    /// Nothing answered, or the channel was too short.
+    /// Records that no peer answered, or that the channel was too short.
     pub(crate) fn failed(&mut self, target: Target, now_ms: u64, luck: u64) {
         if let Some(attempts) = self.attempts(target) {
             attempts.dialing = false;

@@ -76,7 +76,7 @@ enum Stage {
     AwaitingStream { deadline_ms: u64 },
     /// A task serves its stream, or its stream could not be opened.
     Serving,
-    /// It is being closed: its peer opened no stream in time.
+    /// The connection is being closed: its peer opened no stream in time.
     Closing,
 }
 

@@ -12,15 +12,16 @@ pub enum Event {
     PeerUp {
         /// The member's number.
         node_id: u64,
-        /// Its name.
+        /// The member's name.
         name: String,
-        /// Its peer id.
+        /// The member's peer id.
         peer_id: PeerId,
         /// The highest version of the protocol that both speak.
         protocol_version: u32,
         /// The number of the member's start.
         incarnation: u32,
-        /// How far its wall clock is ahead of this node's; the latency of the message is not subtracted.
+        /// Milliseconds by which the member's wall clock is ahead of this node's; the latency of the message is not
+        /// subtracted.
         skew_ms: i64,
         /// The remote address of its connection.
         address: Multiaddr,
@@ -39,7 +40,7 @@ pub enum Event {
         /// The frame's content.
         bytes: Bytes,
     },
-    /// There is room in a member's outbox again after [`SendError::Full`](crate::SendError::Full).
+    /// A member's outbox has room again after [`SendError::Full`](crate::SendError::Full).
     Writable {
         /// The member's number.
         node_id: u64,
@@ -57,7 +58,7 @@ pub enum DownReason {
     /// The connection broke.
     #[error("the connection broke")]
     Lost,
-    /// Nothing came from the member for 4 s.
+    /// No bytes came from the member for 4 s.
     #[error("it is silent")]
     Silent,
     /// The member broke the protocol, or its certificate was revoked.
@@ -66,7 +67,7 @@ pub enum DownReason {
     /// The member has connected anew.
     #[error("it connected anew")]
     Replaced,
-    /// This node ended it.
+    /// This node closed the channel.
     #[error("this node ended it")]
     Disconnected,
 }

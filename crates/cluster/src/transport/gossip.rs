@@ -35,7 +35,7 @@ pub(crate) struct Gossip {
 /// Result of a received frame of revocations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RevocationsTaken {
-    /// At least one was new.
+    /// True if at least one revocation was new.
     pub(crate) is_changed: bool,
     /// All of them were signed by the cluster key.
     pub(crate) is_signed: bool,
@@ -137,7 +137,7 @@ impl Gossip {
         Ok(())
     }
 
-    /// The same for revocations of peers.
+    /// Takes revocations of peers that came before a channel was open, enforces them, and passes them on to all members.
     pub(crate) fn take_early_revocations(&self, body: &[u8]) -> Result<(), CertificateError> {
         for revocation in RevocationFrame::decode(body)?.peers {
             let body = encode_revocation(&revocation);
@@ -159,7 +159,7 @@ impl Gossip {
         revocations.lists().next().map(|list| (Kind::Revocations, list.encode()))
     }
 
-    /// Whether the membership has changed before a channel was open; clears that.
+    /// True if the membership has changed before a channel was open; clears the flag.
     pub(crate) fn take_unreported(&self) -> bool {
         self.is_unreported.swap(false, Ordering::AcqRel)
     }

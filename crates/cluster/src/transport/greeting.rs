@@ -33,7 +33,7 @@ pub(super) enum Failure {
     Lost(Lost),
 }
 
-/// How a connection broke.
+/// The error that broke a connection.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Lost {
     #[error(transparent)]

@@ -13,11 +13,11 @@ pub(crate) struct Link {
     pub(crate) peer: PeerId,
     pub(crate) address: Multiaddr,
     pub(crate) connection: ConnectionId,
-    /// This node has dialled it.
+    /// True if this node has dialled the connection.
     pub(crate) is_dialed: bool,
 }
 
-/// How a connection's stream ended.
+/// The end of a connection's stream.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// This node refused the peer.

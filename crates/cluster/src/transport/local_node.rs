@@ -21,7 +21,7 @@ pub(crate) struct Limits {
     pub(crate) versions: RangeInclusive<u32>,
 }
 
-/// This start of this node.
+/// The local node from one start to the next.
 pub(crate) struct LocalNode {
     pub(crate) peer_id: PeerId,
     pub(crate) limits: Limits,
@@ -57,7 +57,7 @@ impl LocalNode {
         self.listening.lock().retain(|known| known != address);
     }
 
-    /// Whether there is an address for this transport.
+    /// True if a listener has an address of this transport.
     pub(crate) fn listens_by(&self, kind: TransportKind) -> bool {
         self.listening.lock().iter().any(|known| address::kind(known) == Some(kind))
     }

@@ -24,7 +24,7 @@ pub struct Options {
     /// Addresses to dial: `HOST:PORT` (TCP, then QUIC), `/ip4/…/tcp/…` or `/ip4/…/udp/…/quic-v1`, each perhaps
     /// with `/p2p/PEER`. Dialled again without end, with pauses of up to 10 s.
     pub bootstrap: Vec<String>,
-    /// Whether to look for members on the local link by multicast DNS (RFC 6762).
+    /// True to look for members on the local link by multicast DNS (RFC 6762).
     pub mdns: bool,
     /// The largest frame that is sent and accepted, in bytes. 1 MiB by default.
     pub max_frame_bytes: usize,

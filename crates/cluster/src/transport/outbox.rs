@@ -27,7 +27,7 @@ pub(crate) struct Outbox {
 #[derive(Default)]
 struct Waiting {
     frames: VecDeque<Bytes>,
-    /// Of the frames that wait or are being written.
+    /// Bytes of the frames that wait or are being written.
     bytes: usize,
     control: VecDeque<(Kind, Vec<u8>)>,
     ping: Option<u64>,

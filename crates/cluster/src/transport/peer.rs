@@ -18,23 +18,23 @@ use crate::network::address::{self, TransportKind};
 /// A member with a channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerInfo {
-    /// Its number.
+    /// The member's number.
     pub node_id: u64,
-    /// Its name.
+    /// The member's name.
     pub name: String,
-    /// Its peer id.
+    /// The member's peer id.
     pub peer_id: PeerId,
     /// The remote address of its connection.
     pub address: Multiaddr,
     /// The protocol of its connection.
     pub transport: TransportKind,
-    /// Its version, as it claims.
+    /// The member's software version, as it claims.
     pub software: String,
     /// The highest version of the protocol that both speak.
     pub protocol_version: u32,
     /// The number of the member's start.
     pub incarnation: u32,
-    /// When the channel opened.
+    /// Time at which the channel opened.
     pub connected_since: Instant,
     /// Round-trip time of the last heartbeat; `None` before the first.
     pub rtt: Option<Duration>,
@@ -42,7 +42,7 @@ pub struct PeerInfo {
     pub bytes_in: u64,
     /// Bytes sent, with framing, without encryption.
     pub bytes_out: u64,
-    /// How far its wall clock was ahead of this node's when it connected.
+    /// Milliseconds by which the member's wall clock was ahead of this node's when it connected.
     pub skew_ms: i64,
 }
 
@@ -50,7 +50,7 @@ pub struct PeerInfo {
 pub(crate) struct Peer {
     pub(crate) certificate: Certificate,
     pub(crate) address: Multiaddr,
-    /// This node has dialled the connection.
+    /// True if this node has dialled the connection.
     pub(crate) is_dialed: bool,
     pub(crate) protocol_version: u32,
     pub(crate) incarnation: u32,
@@ -66,7 +66,7 @@ pub(crate) struct Peer {
     pub(crate) gone: CancellationToken,
     software: String,
     rtt_us: AtomicU64,
-    /// When the last answered heartbeat was sent.
+    /// Time at which the last answered heartbeat was sent, in microseconds.
     answered_us: AtomicU64,
     answered: Notify,
     close_reason: Mutex<Option<DownReason>>,
@@ -125,7 +125,7 @@ impl Peer {
         self.answered.notify_waiters();
     }
 
-    /// Whether the peer answers a heartbeat that is sent now, within a limit.
+    /// True if the peer answers a heartbeat that is sent now, within a limit.
     pub(crate) async fn answers(&self, now_us: u64, within: Duration) -> bool {
         self.outbox.ping(now_us);
         let answered = async {

@@ -42,7 +42,7 @@ const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_INCOMING: u32 = 1_024;
 const MAX_PER_PEER: u32 = 4;
 
-/// Why a transport did not start.
+/// The reason why a transport did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A bootstrap address is invalid.

@@ -179,7 +179,7 @@ async fn a_node_says_why_it_does_not_start() {
     assert!(matches!(start(revoked).await, StartError::Revoked));
 }
 
-/// Whether what is sent to the group of multicast DNS comes back; in a container it often does not.
+/// True if what is sent to the group of multicast DNS comes back; in a container it often does not.
 async fn multicast_works() -> bool {
     let group = std::net::Ipv4Addr::new(224, 0, 0, 251);
     let probe = async {
