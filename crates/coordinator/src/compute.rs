@@ -12,7 +12,7 @@ use super::root_budget::NodeBudget;
 
 /// The time slice of an instance. Then the next instance computes.
 pub(super) const SLICE: Duration = Duration::from_millis(5);
-/// Where memory is short, an instance of this size finishes before others grow.
+/// If memory is short, an instance of this size in bytes or more computes without a pause before it.
 const LARGE_BYTES: usize = 256 << 10;
 /// The pause before another instance computes while the whole memory budget of instances is in use.
 const PAUSE: Duration = Duration::from_millis(10);

@@ -203,7 +203,7 @@ impl Coordinator {
             started_unix_ms: state.instance.started_unix_ms(),
         };
         let mut entries = vec![(key(running.id, START), encode(&record))];
-        // One entry for all instances of the definition. A repeated write has no effect.
+        // One entry serves all instances of the definition. A repeated write has no effect.
         if self.definitions.lock().insert(running.workflow.digest) {
             let text = running.workflow.text.as_bytes().to_vec();
             entries.push((definition_key(&running.workflow.digest), text));

@@ -13,9 +13,9 @@ use super::root_budget::Charge;
 pub(crate) struct Queued {
     pub(crate) event: Event,
     pub(crate) effects: Option<StepEffects>,
-    /// Its number in the inbox of the event log, and the ticket at which it is durable.
+    /// The event's number in the inbox of the event log, and the ticket at which it is durable.
     pub(crate) inbox: Option<(u32, Option<Ticket>)>,
-    /// Its part of the root's budget, until its turn is committed.
+    /// The event's part of the root's budget, until its turn is committed.
     pub(crate) charge: Option<Charge>,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct StepEffects {
     pub batch: Batch,
     pub source: Arc<str>,
     pub messages: Vec<Message>,
-    /// Its part of the budget of uncommitted effects.
+    /// The step's part of the budget of uncommitted effects.
     pub _taken: Taken,
 }
 

@@ -67,7 +67,7 @@ impl Running {
 pub struct Start {
     /// The workflow.
     pub workflow: Arc<LiveWorkflow>,
-    /// Its input.
+    /// Input of the instance.
     pub input: Arc<Value>,
     /// Size of the encoded input, in bytes.
     pub input_bytes: usize,
@@ -77,7 +77,7 @@ pub struct Start {
     pub depth: u8,
     /// W3C trace context.
     pub trace_parent: Option<String>,
-    /// Where the answer is published.
+    /// Destination of the answer.
     pub answer: Option<AnswerTo>,
     /// The parent instance, and its task that waits for the end.
     pub(crate) parent: Option<(Ulid, FrameId)>,

@@ -19,13 +19,13 @@ const MAX_LISTED_TASKS: usize = 32;
 /// An instance.
 #[derive(Debug, Clone)]
 pub struct InstanceView {
-    /// Its id.
+    /// Id of the instance.
     pub id: Ulid,
-    /// Its workflow.
+    /// Name of the instance's workflow.
     pub workflow: String,
     /// `document.version` of its definition.
     pub version: String,
-    /// Its status.
+    /// Status of the instance.
     pub status: Status,
     /// Start time.
     pub started_unix_ms: u64,

@@ -99,7 +99,7 @@ pub(crate) struct Charge {
     bytes: usize,
     is_descendant: bool,
     node: Taken,
-    /// For a waiting event: the charge of the event itself, shared by all its waiters.
+    /// For a waiting event: the charge of the event itself, shared by all its waiters. `None` for other charges.
     _event: Option<Arc<Taken>>,
 }
 

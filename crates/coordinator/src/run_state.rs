@@ -79,7 +79,7 @@ pub(crate) struct Computing {
 /// Duration of the last turn of an instance, as an estimate for the next turn.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Pace {
-    /// No longer than an instance may hold a worker.
+    /// The turn is no longer than an instance may hold a worker.
     #[default]
     Quick,
     Slow,
@@ -103,7 +103,7 @@ pub(crate) struct LogPosition {
     pub(crate) snapshot: u32,
 }
 
-/// Whether the end of the instance was reported.
+/// State of the report of the instance's end.
 pub(crate) enum End {
     /// The end was not reported yet. The waiter receives it.
     Open {

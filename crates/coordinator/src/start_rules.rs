@@ -32,7 +32,7 @@ pub(crate) struct StartRule {
 /// The events of a rule, with their charge.
 struct Held {
     pub(crate) synthesizer: Synthesizer,
-    /// Its part of the node's budget, returned with the rule.
+    /// The rule's part of the node's budget, returned with the rule.
     pub(crate) taken: Taken,
     /// The rule was trimmed, and has not been below half of its share since.
     pub(crate) is_over: bool,
@@ -117,7 +117,7 @@ impl StartRule {
 }
 
 impl StartRules {
-    /// No rules. The events of later rules are charged to `budget`.
+    /// A set without rules. The events of later rules are charged to `budget`.
     pub fn new(budget: &Budget) -> Self {
         Self { rules: Mutex::default(), budget: budget.clone() }
     }
