@@ -271,7 +271,7 @@ fn changed(url: &NodeUrl, seen: Fingerprint, pin: Fingerprint) -> anyhow::Error 
 /// Turns an error of a call into one with an exit code. The node's message names the operation, its object and
 /// the remedy.
 pub fn failure(status: &Status) -> anyhow::Error {
-    // Only a status made on this side has a source: the connection broke.
+    // Only a status that this side made has a source: the connection broke.
     if status.source().is_some() {
         let reason = root_cause(status);
         let message = format!("the connection to the node broke: {reason}; is it still running?");

@@ -24,7 +24,7 @@ const OTHERS: u32 = 0o077;
 pub struct DevNode {
     /// URL of the control API.
     pub control: String,
-    /// Its admin token.
+    /// Admin token of the node.
     pub token: String,
     /// SHA-256 of its certificate, if it speaks TLS.
     #[serde(default)]

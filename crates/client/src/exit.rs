@@ -13,13 +13,13 @@ pub enum Exit {
     Failed = 1,
     /// Invalid command line; clap's own code.
     Usage = 2,
-    /// No node answers.
+    /// No node answers the client.
     Unreachable = 3,
     /// The node refuses the token, or is not trusted.
     Refused = 4,
     /// The function ran and failed.
     FunctionFailed = 5,
-    /// No such app, function, revision, secret or user.
+    /// The app, function, revision, secret or user does not exist.
     NotFound = 6,
     /// Invalid manifest or source, or a failed build.
     Invalid = 7,

@@ -19,7 +19,7 @@ const FILE: &str = "nodes.json";
 pub struct KnownNode {
     /// SHA-256 of its certificate.
     pub fingerprint: String,
-    /// Its admin token.
+    /// Admin token of the node.
     pub token: String,
 }
 

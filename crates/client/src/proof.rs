@@ -38,7 +38,7 @@ impl std::fmt::Display for FoundIn {
 /// The program at the node's address did not prove that it is the node of the token.
 #[derive(Debug, thiserror::Error)]
 pub enum Unproven {
-    /// No answer.
+    /// The program gave no answer.
     #[error(
         "the program at {url} gave no proof that it is the node of the token in {found_in} ({reason}), and the token was not sent; \
          name the node with --node URL"
@@ -87,7 +87,7 @@ pub struct OnceConnector {
 }
 
 impl OnceConnector {
-    /// For the node at `url`.
+    /// A connector for the node at `url`.
     pub fn new(url: &NodeUrl) -> Self {
         let host = url.host.trim_matches(['[', ']']).into();
         Self { host, port: url.port, peer: Arc::default() }

@@ -345,7 +345,7 @@ async fn export(
     }
 }
 
-/// Where an archive is written.
+/// Destination of an archive.
 enum Target {
     /// A file. One that is there stays until the new one is whole.
     File { path: PathBuf, partial: PathBuf },
@@ -366,7 +366,7 @@ impl Target {
     fn create(&self) -> std::io::Result<std::fs::File> {
         let mut options = std::fs::File::options();
         match self {
-            // It holds all that the functions know: for its owner only.
+            // The archive holds all data of the functions, so only its owner may read it.
             Self::File { partial, .. } => {
                 let _ = std::fs::remove_file(partial);
                 options.create_new(true).mode(0o600).write(true).open(partial)
