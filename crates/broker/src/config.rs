@@ -63,9 +63,9 @@ pub struct BrokerConfig {
     pub max_messages_per_second: u32,
     /// Time between two rounds of figures under `$SYS/broker/`; zero for none.
     pub sys_interval: Duration,
-    /// How long the broker stops reading a client whose QoS 1 or 2 message found the queue of a subscriber full. After
-    /// that the message is dropped for this subscriber and counted, and until the subscriber reads again, further ones
-    /// are dropped immediately.
+    /// Maximum time for which the broker stops reading a client whose QoS 1 or 2 message found the queue of a subscriber
+    /// full. After this time the message is dropped for this subscriber and counted. Until the subscriber reads again,
+    /// further messages are dropped immediately.
     pub publish_wait: Duration,
     /// Maximum time in which a client accepts no byte while there are bytes to send to it.
     pub write_timeout: Duration,

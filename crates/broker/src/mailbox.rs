@@ -239,7 +239,7 @@ impl Mailbox {
         self.wake.notify_one();
     }
 
-    /// Whether the connection is to end.
+    /// The request to end the connection, if there is one.
     pub(crate) fn end_request(&self) -> Option<EndRequest> {
         match self.end_request.load(Relaxed) {
             0 => None,

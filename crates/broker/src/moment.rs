@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use edgefaas_platform::Clock;
 
-/// The same moment on the monotonic clock and on the wall clock.
+/// A moment on the monotonic clock and on the wall clock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Moment {
     pub instant: Instant,

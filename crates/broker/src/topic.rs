@@ -29,13 +29,13 @@ pub enum TopicNameError {
     /// The text is empty.
     #[error("the topic is empty; a topic has at least one character")]
     Empty,
-    /// Too long for the wire.
+    /// The text is too long for the wire.
     #[error("the topic has {bytes} bytes; at most {MAX_TOPIC_BYTES} are allowed")]
     TooLong {
         /// Length of the text, in bytes.
         bytes: usize,
     },
-    /// Too deep.
+    /// The text has too many levels.
     #[error("the topic has {levels} levels; at most {MAX_TOPIC_LEVELS} are allowed")]
     TooManyLevels {
         /// Number of levels in the text.
@@ -63,13 +63,13 @@ pub enum TopicFilterError {
     /// The text is empty.
     #[error("the topic filter is empty; to subscribe to everything use #")]
     Empty,
-    /// Too long for the wire.
+    /// The text is too long for the wire.
     #[error("the topic filter has {bytes} bytes; at most {MAX_TOPIC_BYTES} are allowed")]
     TooLong {
         /// Length of the text, in bytes.
         bytes: usize,
     },
-    /// Too deep.
+    /// The text has too many levels.
     #[error("the topic filter has {levels} levels; at most {MAX_TOPIC_LEVELS} are allowed")]
     TooManyLevels {
         /// Number of levels in the text.

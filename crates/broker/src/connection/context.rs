@@ -44,7 +44,7 @@ impl ConnectionContext {
         }
     }
 
-    /// This moment.
+    /// The current moment.
     pub(crate) fn now(&self) -> Moment {
         Moment::now(&self.config.clock)
     }

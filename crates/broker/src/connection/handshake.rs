@@ -1,4 +1,4 @@
-//! From the first byte to a CONNECT that is accepted or refused.
+//! The handshake: from the first byte to a CONNECT that is accepted or refused.
 
 use std::sync::Arc;
 

@@ -48,7 +48,7 @@ pub(super) struct AwaitingRoom {
 
 /// The outcome of another attempt.
 pub(super) enum Retry {
-    /// No delivery waits any more; the acknowledgement may be due.
+    /// All deliveries are settled; the acknowledgement may be due.
     Settled(Option<(Reply, Gate)>),
     /// A delivery waits for this notification.
     Full(Pin<Box<OwnedNotified>>),

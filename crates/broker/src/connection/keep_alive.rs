@@ -8,7 +8,8 @@ const LAST_LOOK: Duration = Duration::from_millis(50);
 
 /// The keep alive of a client. Time in which the broker itself does not read the client does not count.
 pub(super) struct KeepAlive {
-    /// One and a half times the Keep Alive (MQTT 5, section 3.1.2.10); `None` for no limit.
+    /// Maximum silence of the client: one and a half times the Keep Alive (MQTT 5, section 3.1.2.10); `None` for no
+    /// limit.
     timeout: Option<Duration>,
     last_packet: Instant,
     silence: Silence,
@@ -45,7 +46,7 @@ impl KeepAlive {
         self.last_packet = now;
     }
 
-    /// Whether the client is read from now on.
+    /// Records that the broker starts or stops reading the client.
     pub(super) fn set_reading(&mut self, is_reading: bool, now: Instant) {
         if is_reading && !self.is_reading {
             self.restart(now);

@@ -81,7 +81,7 @@ async fn serve<S: Stream>(context: &ConnectionContext, stream: S, peer: Peer, ca
             return;
         }
     };
-    // One after another in memory, not side by side: there may be thousands of idle connections.
+    // The phases of a connection use the same memory one after another: there may be thousands of idle connections.
     let (mut io, mut connection) = match begin(context, stream, &peer, &cancel).await {
         Begun::Accepted(io, connection) => (io, connection),
         Begun::Refused(io, mut buffers, refusal) => {

@@ -166,9 +166,9 @@ impl<'a> Publishing<'a> {
         self.effects.changes.push(Change { space: Space::Hook, key, value: value.map(Bytes::from) });
     }
 
-    /// Has `then` called as soon as the [records](Self::record) of this message are in the write-ahead log, with the
-    /// ticket to [wait for](crate::Broker::durable); still on the publisher's task, after the last hook. It is dropped
-    /// without being called when nothing is going to be stored, because a hook rejects or blocks the message.
+    /// Calls `then` as soon as the [records](Self::record) of this message are in the write-ahead log, with the ticket to
+    /// [wait for](crate::Broker::durable); still on the publisher's task, after the last hook. If a hook rejects or
+    /// blocks the message, nothing is stored, and `then` is dropped without a call.
     pub fn on_recorded(&mut self, then: impl FnOnce(Ticket) + Send + 'static) {
         self.effects.recorded.push(Box::new(then));
     }

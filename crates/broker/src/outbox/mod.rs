@@ -55,7 +55,7 @@ const MAX_GAP: u64 = 1 << 20;
 const MAX_GAP_AWAY: u64 = 4096;
 /// Messages of a stored session that wait in memory; more are fetched when they have been sent.
 const MEMORY_MESSAGES: usize = 512;
-/// Bytes of them.
+/// Bytes of the messages of a stored session that wait in memory.
 const MEMORY_BYTES: usize = 256 * 1024;
 
 #[derive(Debug)]
@@ -80,7 +80,8 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// For a client that is going to be connected. `session`: the number of a session that outlives the connection.
+    /// An outbox for a client that is going to be connected. `session`: the number of a session that outlives the
+    /// connection.
     pub(crate) fn new(session: Option<u64>, bounds: Bounds, totals: Arc<Totals>) -> Outbox {
         Outbox {
             link: None,
@@ -103,8 +104,8 @@ impl Outbox {
         self.link = Some(Link::new(encoder, window, alias_maximum));
     }
 
-    /// Has permissions checked again for all messages that wait now: the client gets only those to whose topics it may
-    /// subscribe. `may_read` is asked under the lock of the outbox.
+    /// Checks permissions again for all messages that wait now: the client gets only those to whose topics it may
+    /// subscribe. `may_read` is called under the lock of the outbox.
     pub(crate) fn recheck(&mut self, may_read: MayRead) {
         let spilled = self.stored.as_ref().map_or(0, |stored| stored.spilled.len());
         let before = self.first + (self.slots.len() + spilled) as u64;

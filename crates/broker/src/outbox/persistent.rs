@@ -119,7 +119,7 @@ impl Outbox {
     ) -> Pushed {
         let weight = dated.message.weight();
         let window = self.link.as_ref().map_or(0, |link| link.window);
-        // It is sent immediately, and needs no room.
+        // The message is sent immediately, and needs no room.
         let next_in_turn = self.sent == self.slots.len()
             && self.open < window
             && self.sent < MAX_SPAN
@@ -128,7 +128,7 @@ impl Outbox {
         let mut over = false;
         while !next_in_turn && self.is_stored_full(weight) {
             match &mut self.link {
-                // Its publisher can wait for a while; the message is kept meanwhile, even if the publisher disconnects.
+                // The publisher can wait for a while; the message is kept meanwhile, even if the publisher disconnects.
                 Some(link) if !link.stalled => {
                     link.awaited = true;
                     over = true;

@@ -98,7 +98,7 @@ impl Outbox {
                                 taken.awaits_store = true;
                                 return;
                             }
-                            // It is never stored, and its publisher sends it again.
+                            // The message is never stored, and its publisher sends it again.
                             Some(Err(_)) => return,
                             Some(Ok(())) => waiting.after = None,
                         }

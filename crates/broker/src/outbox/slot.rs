@@ -1,4 +1,4 @@
-//! One message of an outbox under its number.
+//! A numbered message of an outbox.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -61,7 +61,7 @@ impl ByClient {
         self.last_number
     }
 
-    /// No new session gets a number up to this one.
+    /// Reserves the numbers up to `last`: no new session gets one of them.
     pub(super) fn skip_numbers(&mut self, last: u64) {
         self.last_number = self.last_number.max(last);
     }

@@ -54,7 +54,8 @@ impl SessionTable {
         let mut damaged = Damaged::default();
         let mut useless = Vec::new();
         let mut loading: HashMap<u64, Loading> = HashMap::new();
-        // By the first byte of their keys: incoming, retained, sessions, subscriptions. A session has to be there first.
+        // The entries load in the order of the first byte of their keys: incoming, retained, sessions, subscriptions. A
+        // session must be loaded first.
         self.each(&[stored::SESSION], |key, value| match self.session(key, value) {
             Ok((id, session)) => drop(loading.insert(id, session)),
             Err(damage) => {

@@ -76,7 +76,7 @@ pub struct SessionFigures {
     pub connected: bool,
     /// Messages that wait for it.
     pub waiting: u64,
-    /// Bytes of them.
+    /// Bytes of the messages that wait for it.
     pub waiting_bytes: u64,
     /// Messages that were sent to it and are not acknowledged.
     pub in_flight: u64,

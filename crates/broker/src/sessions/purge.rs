@@ -22,7 +22,7 @@ pub(crate) struct Purges {
 pub(crate) enum Purging {
     /// No message has to be deleted, or the store cannot be read.
     Idle,
-    /// There may be more messages to delete.
+    /// Further messages may have to be deleted.
     More,
     /// The messages can be deleted after the next commit.
     AwaitsStore,

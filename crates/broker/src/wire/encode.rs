@@ -38,7 +38,7 @@ pub struct PublishHeader<'a> {
     pub qos: QoS,
     /// Retain flag of this delivery.
     pub retain: bool,
-    /// Needed for QoS 1 and 2, not allowed for QoS 0.
+    /// Packet identifier: needed for QoS 1 and 2, not allowed for QoS 0.
     pub packet_id: Option<NonZeroU16>,
     /// Identifiers of the subscriptions that matched; MQTT 5 only.
     pub subscription_identifiers: &'a [NonZeroU32],
@@ -87,7 +87,7 @@ pub struct ConnAck {
 /// The reason why a packet was not encoded; the output is as it was before.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
-    /// Larger than the client takes, or than MQTT can say.
+    /// The packet is larger than the client accepts, or than MQTT can encode.
     #[error("a packet of {bytes} bytes is over the limit of {limit} bytes")]
     TooLarge {
         /// Size of the packet, in bytes.

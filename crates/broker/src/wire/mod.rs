@@ -80,7 +80,7 @@ pub enum Packet {
 pub struct Connect {
     /// Protocol version, by the protocol level.
     pub version: Version,
-    /// May be empty.
+    /// Client identifier; may be empty.
     pub client_id: ByteString,
     /// Clean Start or Clean Session.
     pub clean_start: bool,
@@ -116,15 +116,15 @@ pub struct Publish {
     pub topic: ByteString,
     /// Topic alias, not zero; the broker's maximum is not checked here.
     pub topic_alias: Option<NonZeroU16>,
-    /// Set for QoS 1 and 2.
+    /// Packet identifier, for QoS 1 and 2.
     pub packet_id: Option<NonZeroU16>,
-    /// Sent before.
+    /// DUP flag: the packet was sent before.
     pub duplicate: bool,
     /// Quality of service.
     pub qos: QoS,
     /// Retain flag.
     pub retain: bool,
-    /// Still a slice of the read buffer.
+    /// Payload; still a slice of the read buffer.
     pub payload: Bytes,
     /// MQTT 5 only; copied out of the read buffer.
     pub properties: Option<Arc<Properties>>,
@@ -157,7 +157,7 @@ pub struct SubscriptionOptions {
 /// The reason why bytes are not a packet that a client may send.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Against the format.
+    /// The packet has an invalid format.
     #[error("malformed {packet}: {problem}")]
     Malformed {
         /// Name of the packet.
@@ -173,7 +173,7 @@ pub enum DecodeError {
         /// The problem.
         problem: String,
     },
-    /// Larger than the broker takes.
+    /// The packet is larger than the broker accepts.
     #[error("a packet of {bytes} bytes is over the limit of {limit} bytes")]
     TooLarge {
         /// Size of the whole packet, in bytes.
