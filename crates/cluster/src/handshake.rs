@@ -73,7 +73,7 @@ pub(crate) struct Hello {
     pub(crate) revocations_digest: Option<u64>,
     pub(crate) unix_ms: u64,
     pub(crate) incarnation: u32,
-    /// Random for each start; none from versions up to 0.1.
+    /// Random number of the start; `None` from versions up to 0.1.
     pub(crate) instance: Option<u64>,
     pub(crate) addresses: Vec<Multiaddr>,
 }

@@ -133,7 +133,7 @@ impl KnownAddresses {
     }
 }
 
-/// At most 8 addresses.
+/// Encodes the first 8 addresses at most.
 pub(crate) fn encode_addresses(addresses: &[Multiaddr]) -> Vec<Vec<u8>> {
     addresses.iter().take(MAX_ADDRESSES).map(Multiaddr::to_vec).collect()
 }

@@ -1,5 +1,5 @@
-//! When to send a heartbeat, and when a peer is down. No clock and no socket: time comes in as
-//! milliseconds of any monotonic clock.
+//! Times of heartbeats, and detection of peers that are down. No clock and no socket: time comes in as milliseconds of
+//! any monotonic clock.
 
 /// A heartbeat is sent after this time without another frame.
 pub(crate) const HEARTBEAT_MS: u64 = 1_000;
@@ -21,7 +21,7 @@ pub(crate) struct Liveness {
 enum Reading {
     /// The last bytes came at this time.
     Active { received_at_ms: u64 },
-    /// This node does not read.
+    /// This node does not read from the peer.
     Paused,
 }
 

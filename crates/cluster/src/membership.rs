@@ -323,7 +323,7 @@ struct MembershipBody {
     cluster: Vec<u8>,
     #[prost(message, repeated, tag = "4")]
     members: Vec<MemberWire>,
-    /// At most one in files of versions up to 0.1.
+    /// Revocation lists; at most one in files of versions up to 0.1.
     #[prost(bytes = "vec", repeated, tag = "5")]
     revocation_lists: Vec<Vec<u8>>,
     #[prost(bytes = "vec", repeated, tag = "6")]

@@ -80,7 +80,7 @@ pub struct Interests {
     pub interests: Vec<InterestEntry>,
 }
 
-/// One interest.
+/// An interest of a node.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct InterestEntry {
     /// The app's name.

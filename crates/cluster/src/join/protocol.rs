@@ -77,7 +77,7 @@ pub(crate) struct JoinReply {
     pub(crate) cluster: Vec<u8>,
     #[prost(message, repeated, tag = "4")]
     pub(crate) members: Vec<MemberWire>,
-    /// At most one from versions up to 0.1.
+    /// Revocation lists; at most one from versions up to 0.1.
     #[prost(bytes = "vec", repeated, tag = "5")]
     pub(crate) revocation_lists: Vec<Vec<u8>>,
     #[prost(bytes = "vec", repeated, tag = "6")]

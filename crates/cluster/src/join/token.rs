@@ -44,7 +44,7 @@ impl Token {
         issuer: PeerId,
         addresses: &[Multiaddr],
     ) -> Self {
-        // As they come out again: at most 8, and only those that can be dialled.
+        // The token has the addresses that decoding gives: at most 8, and only those that can be dialled.
         let addresses = decode_addresses(&encode_addresses(addresses));
         Self { secret, cluster, issuer, addresses }
     }

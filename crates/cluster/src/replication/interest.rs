@@ -90,7 +90,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     }
     let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut p, mut n) = (0, 0);
-    // Where to go on if the last star has to take one byte more.
+    // Position to continue at if the last star must match one byte more.
     let mut retry: Option<(usize, usize)> = None;
     while n < name.len() {
         match (pattern.get(p), retry) {

@@ -212,7 +212,7 @@ impl<D: Delta> Replication<D> {
         R: Replica<Delta = D>,
     {
         self.flush(out);
-        // Those that have more to do set their timer to now; they get their turn in the next call.
+        // Peers that have more to do set their timer to now; they get their turn in the next call.
         let due: Vec<NodeId> =
             self.timers.iter().take_while(|(due, _)| *due <= self.now).map(|(_, node)| *node).collect();
         let end = self.counters.bytes_sent + OUTPUT_BYTES as u64;

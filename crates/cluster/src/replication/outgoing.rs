@@ -67,7 +67,7 @@ impl<D: Delta> Replication<D> {
         for (node, mut growing) in growing {
             self.emit(node, &mut growing, out);
         }
-        // Those that lag may have something to do now.
+        // Peers that lag may have something to do now.
         lagging.into_iter().for_each(|node| self.set_timer(node));
     }
 
@@ -118,7 +118,7 @@ impl<D: Delta> Replication<D> {
                 match next {
                     Next::Delta(object, delta) => {
                         let (copies, payload) = (replica.copies(&object), delta.encode());
-                        // What goes in pieces carries its whole key and no number.
+                        // A payload that is sent in pieces carries its whole key and no number.
                         let (id, new) = if payload.len() > self.settings.message_bytes {
                             (0, true)
                         } else {

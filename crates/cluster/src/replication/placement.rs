@@ -1,4 +1,4 @@
-//! Which nodes keep copies of objects that too few nodes are interested in.
+//! Placement: the nodes that keep copies of objects in which too few nodes are interested.
 
 use crate::replication::NodeId;
 

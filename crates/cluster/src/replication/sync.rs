@@ -265,7 +265,7 @@ impl<D: Delta> Replication<D> {
                 Difference::OnlyOurs(hash) => peer.work.extend(with_hash(&entries, hash).map(whole)),
                 Difference::OnlyTheirs(hash) => wanted.push(hash),
                 Difference::Differs(hash) => {
-                    // Of several objects with one hash, either side may lack some.
+                    // If several objects have one hash, either side may lack some of them.
                     if with_hash(&entries, hash).nth(1).is_some() {
                         peer.work.extend(with_hash(&entries, hash).map(whole));
                         wanted.push(hash);

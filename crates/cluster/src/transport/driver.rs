@@ -345,7 +345,7 @@ impl Driver {
             Outcome::Refused(reason) | Outcome::RefusedByPeer(reason) if reason.is_penalised() => {
                 self.channels.greeter.admission.penalise(peer);
             }
-            // Of two connections the other one stands.
+            // The peer has two connections, and the other one stands.
             Outcome::Refused(_) | Outcome::RefusedByPeer(_)
                 if self.connections.values().any(|other| other.peer == peer) =>
             {

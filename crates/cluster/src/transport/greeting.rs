@@ -81,7 +81,7 @@ impl Greeter {
             .map_err(|_| Failure::Lost(Lost::NotReplaced))?
             .map_err(Failure::Ours)?;
         let settled = async {
-            // It may have been revoked since it was checked, and before there was a channel to end.
+            // The certificate may have been revoked since it was checked, and before there was a channel to end.
             if self.gossip.membership.lock().is_revoked(&peer.certificate) {
                 return Err(Failure::Ours(Refusal::Revoked.with("it was revoked just now")));
             }

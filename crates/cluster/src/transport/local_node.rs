@@ -26,7 +26,7 @@ pub(crate) struct LocalNode {
     pub(crate) peer_id: PeerId,
     pub(crate) limits: Limits,
     pub(crate) clock: TransportClock,
-    /// Random for each start.
+    /// Random number of the start.
     instance: u64,
     incarnation: u32,
     software: String,
