@@ -197,7 +197,7 @@ impl Objects {
     /// Fields of one object in the order of their names, beginning after `after`, at most `limit`.
     ///
     /// # Errors
-    /// As of [`read`](Self::read).
+    /// The errors of [`read`](Self::read).
     pub fn fields(
         &self,
         app: &str,
@@ -229,7 +229,7 @@ impl Objects {
     /// Objects in the order of their names, beginning after the given one, at most `limit`; of one app or of all.
     ///
     /// # Errors
-    /// As of [`read`](Self::read).
+    /// The errors of [`read`](Self::read).
     pub fn list(
         &self,
         app: Option<&str>,
@@ -289,7 +289,7 @@ impl Objects {
     /// Calls `visit` with every field, from one consistent snapshot.
     ///
     /// # Errors
-    /// As of [`read`](Self::read), and the errors of `visit`.
+    /// The errors of [`read`](Self::read), and the errors of `visit`.
     pub fn visit<E: From<StoreError>>(
         &self,
         mut visit: impl FnMut(&FieldKey, &Field) -> Result<(), E>,

@@ -310,7 +310,7 @@ impl<'a> Pass<'a> {
                     is_done = false;
                     tracing::debug!("the journal could not be rotated now");
                 }
-                // Not a reason for another pass: the cause remains.
+                // A failure is not a reason for another pass: the cause remains.
                 Err(error) => tracing::warn!(%error, "the store's journal cannot be shortened"),
             }
         } else {
