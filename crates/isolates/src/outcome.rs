@@ -1,4 +1,4 @@
-//! How an invocation ended, and the limits that may have ended it.
+//! The end of an invocation, and the limits that may have ended it.
 
 use std::time::Duration;
 

@@ -73,6 +73,6 @@ impl ParseThread {
 
 /// Writes the name of a file to stderr, for the error if this process dies while it parses it.
 fn report_progress(file: &str) {
-    // One write a line. A failure is ignored: the parent is gone.
+    // Each line is one write. A failure is ignored: the parent has ended.
     let _ = std::io::stderr().write_all(format!("{PROGRESS_PREFIX}{}\n", file.escape_debug()).as_bytes());
 }

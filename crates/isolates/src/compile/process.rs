@@ -25,7 +25,7 @@ impl ProcessLimits {
         limit(Resource::Cpu, CPU_LIMIT.as_secs())?;
         limit(Resource::Core, 0)?;
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // Where /proc is read-only the system chooses by size, which is mostly this process as well.
+        // If /proc is read-only, the system chooses by size, and the largest process is mostly this one as well.
         let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
         Ok(())
     }

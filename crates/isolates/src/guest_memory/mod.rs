@@ -94,7 +94,7 @@ struct Request {
 pub struct GuestMemoryReading {
     /// The budget.
     pub max_bytes: u64,
-    /// Reserved and charged.
+    /// Bytes that are reserved and charged.
     pub used_bytes: u64,
     /// Bytes that were not granted because the machine is short of memory.
     pub withheld_bytes: u64,
@@ -271,7 +271,8 @@ impl GuestMemory {
 
     /// Grants free memory to waiting requests.
     fn grant(self: &Arc<Self>) {
-        // Of requests that were cancelled meanwhile. Dropped after the lock is released, since a drop locks it again.
+        // The list holds requests that were cancelled meanwhile. It is dropped after the lock is released, since a drop
+        // locks it again.
         let mut cancelled = Vec::new();
         let mut queues = self.queues.lock();
         while let Some((request, reservation)) = self.next(&mut queues) {

@@ -46,7 +46,7 @@ impl Reservation {
         let needed = self.refused_bytes?;
         let (max_bytes, largest_bytes) = (self.memory.reading().max_bytes, self.memory.main.max_bytes);
         Some(match needed > largest_bytes {
-            // It does not fit into an empty budget either.
+            // The invocation does not fit into an empty budget either.
             true => RunError::OutOfMemory {
                 limit_bytes: GuestMemory::largest_isolate_bytes(max_bytes) as usize,
             },

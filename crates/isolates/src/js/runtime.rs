@@ -1,4 +1,4 @@
-//! One invocation: a new instance on a copy of the snapshot, or a warm one.
+//! The run of an invocation: in a new instance on a copy of the snapshot, or in a warm one.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -77,7 +77,7 @@ impl SyntaxError {
     }
 }
 
-/// Whether `source` is a module, by the extension of `path`, for the fuzzer. Recursive, without a bound on its stack.
+/// Checks that `source` is a module, by the extension of `path`, for the fuzzer. Recursive, without a bound on its stack.
 ///
 /// # Errors
 /// The syntax error.

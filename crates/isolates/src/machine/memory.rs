@@ -52,7 +52,7 @@ impl fmt::Display for LimitSource {
 pub struct MemoryLevel {
     /// The limit.
     pub limit_bytes: u64,
-    /// Free, or in use by file pages that the kernel takes back when memory is short.
+    /// Bytes that are free, or in use by file pages that the kernel takes back when memory is short.
     pub available_bytes: u64,
 }
 
@@ -89,7 +89,7 @@ impl ProcessMemory {
         Self::with(|path: &Path| fs::read_to_string(path).ok())
     }
 
-    /// The same on the files that `read` gives.
+    /// The memory of the process, by the text of the files that `read` returns.
     pub fn with(read: impl Fn(&Path) -> Option<String> + Send + Sync + 'static) -> Self {
         let text = |path: &str| read(Path::new(path)).unwrap_or_default();
         let groups = groups(&text("/proc/self/cgroup"), &text("/proc/self/mountinfo"), &read);
@@ -151,7 +151,7 @@ impl Group {
         };
         let used_bytes: u64 = read(&self.folder.join(usage))?.trim().parse().ok()?;
         let stat = read(&self.folder.join("memory.stat")).unwrap_or_default();
-        // As in MemAvailable of the machine: the kernel takes half of the pages that are in use, too.
+        // The calculation of MemAvailable of the machine: the kernel takes half of the pages that are in use, too.
         let reclaimable =
             field(&stat, inactive).unwrap_or(0).saturating_add(field(&stat, active).unwrap_or(0) / 2);
         let left = limit_bytes.saturating_sub(used_bytes.saturating_sub(reclaimable));
@@ -200,7 +200,7 @@ fn mounted(mountinfo: &str, version: Version, path: &str) -> Option<(PathBuf, Pa
         fits.then(|| (PathBuf::from(root), PathBuf::from(point)))
     });
     let path = Path::new(path);
-    // In some containers the path is of another namespace than the mounts: the mount is the group itself then.
+    // In some containers the path belongs to another namespace than the mounts: the mount is the group itself then.
     let below = |root: &Path| match path.strip_prefix(root) {
         Ok(below) if !below.components().any(|part| part.as_os_str() == "..") => Some(below.to_owned()),
         _ => None,
