@@ -16,8 +16,8 @@ pub(super) const SLICE: Duration = Duration::from_millis(5);
 const LARGE_BYTES: usize = 256 << 10;
 /// The pause before another instance computes while the whole memory budget of instances is in use.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Where memory is short, one job in this many is the job that has waited longest, whatever its size: the largest job
-/// may never end.
+/// If memory is short, one job in this many is the job that has waited longest, whatever its size: the largest job may
+/// never end.
 const OLDEST_SHARE: u64 = 4;
 /// Nice value of the threads, added to that of the node.
 const NICE: i32 = 10;

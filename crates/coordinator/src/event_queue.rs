@@ -45,7 +45,7 @@ impl Queued {
     }
 }
 
-/// Whether a task advances the instance. Events that arrive during a turn wait for that task.
+/// State of the task that advances the instance. Events that arrive during a turn wait for that task.
 #[derive(Default)]
 pub(crate) enum Turns {
     #[default]

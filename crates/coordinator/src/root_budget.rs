@@ -12,7 +12,7 @@ use ulid::Ulid;
 
 /// Maximum size of a small instance, in bytes.
 pub(super) const SMALL_INSTANCE_BYTES: usize = 32 << 10;
-/// One byte in this many of the node's budget is reserved for the growth of existing instances.
+/// Divisor of the node's budget: one byte in this many is reserved for the growth of existing instances.
 const GROWTH_SHARE: usize = 8;
 
 /// Limits of each root instance with its descendants.
