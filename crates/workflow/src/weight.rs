@@ -12,9 +12,9 @@ const PLACE_BYTES: usize = size_of::<usize>() + 1;
 /// Bytes that the hash table has after its last slot.
 const TABLE_END_BYTES: usize = 16;
 
-/// Estimated size of a value with everything that it owns, in bytes. The estimate is rather too high than too low. It depends
-/// only on the content, so that a copy has the same weight. It includes the spare capacity that lists and objects have
-/// after they were parsed from JSON.
+/// Estimated size of a value with everything that it owns, in bytes. The estimate tends to be too high. It depends only on
+/// the content, so that a copy has the same weight. It includes the spare capacity that lists and objects have after they
+/// were parsed from JSON.
 pub fn weight(value: &Value) -> usize {
     size_of::<Value>() + owned(value)
 }

@@ -188,7 +188,8 @@ impl Compiled {
     }
 }
 
-/// The expression inside `${ … }`, without surrounding white space. `None` if `text` is not a single `${ … }`.
+/// The text inside `${ … }`, without surrounding white space. `None` if the trimmed `text` does not start with `${` and end
+/// with `}`.
 pub fn expression_text(text: &str) -> Option<&str> {
     Some(text.trim().strip_prefix("${")?.strip_suffix('}')?.trim())
 }
