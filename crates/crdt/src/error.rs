@@ -7,11 +7,11 @@ use automerge::AutomergeError;
 
 use crate::{BoundedCounterError, CounterOverflow, FieldType, GCounterOverflow, ReplicaId};
 
-/// A field was used as another type.
+/// A field was used as a type that it does not have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("field `{field}` is a {actual}, not a {wanted}")]
 pub struct WrongType {
-    /// The field's name. For a value in a map, followed by its keys, as in `rooms/lobby`.
+    /// The field's name. For a value in a map, the keys follow the name, as in `rooms/lobby`.
     pub field: String,
     /// The type of the field.
     pub actual: FieldType,
@@ -20,7 +20,8 @@ pub struct WrongType {
 }
 
 impl WrongType {
-    /// The same of a value in the field of this name; what a field says of itself begins with its keys.
+    /// Prepends the name `field` to the path of the error. A [`Field`](crate::Field) does not know its name, so that its own
+    /// errors contain only the keys of nested maps.
     pub fn below(mut self, field: &str) -> Self {
         let slash = if self.field.is_empty() { "" } else { "/" };
         self.field = format!("{field}{slash}{}", self.field);
@@ -28,29 +29,30 @@ impl WrongType {
     }
 }
 
-/// An operation was refused; the field is unchanged. `field` is its name, for a value in a map with the keys after it.
+/// An operation was rejected, and the field is unchanged. `field` is the field's name; for a value in a map, the keys follow
+/// the name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ApplyError {
     /// The operation belongs to another type.
     #[error(transparent)]
     WrongType(#[from] WrongType),
-    /// The counter is full.
+    /// The new value of the counter is outside the range of a 64-bit integer.
     #[error("field `{field}`: {overflow}")]
     CounterOverflow {
         /// The field's name.
         field: String,
-        /// What did not fit.
+        /// The value of the counter and the amount to be added.
         overflow: CounterOverflow,
     },
-    /// The g-counter is full.
+    /// The new value of the g-counter is outside the range of an unsigned 64-bit integer.
     #[error("field `{field}`: {overflow}")]
     GCounterOverflow {
         /// The field's name.
         field: String,
-        /// What did not fit.
+        /// The value of the counter and the amount to be added.
         overflow: GCounterOverflow,
     },
-    /// This node's share of a bounded counter does not suffice.
+    /// This node's share of a bounded counter is smaller than the amount to be taken.
     #[error(
         "field `{field}`: taking {amount} needs a share of as much, and this node may take {share} of {value} now; \
          ask the other nodes for more or take less"
@@ -58,31 +60,31 @@ pub enum ApplyError {
     BelowFloor {
         /// The field's name.
         field: String,
-        /// What the counter holds as far as this node knows.
+        /// The value of the counter that this node knows.
         value: i64,
-        /// What this node may take now.
+        /// The amount that this node may take now.
         share: u64,
-        /// What was to be taken.
+        /// The amount to be taken.
         amount: u64,
     },
-    /// An index is beyond a list's, text's or array's end.
+    /// An index is beyond the end of a list, text or array.
     #[error("field `{field}`: index {index} is out of range, the length is {length}")]
     IndexOutOfRange {
         /// The field's name.
         field: String,
         /// The index.
         index: u64,
-        /// How long it is.
+        /// The length of the list, text or array.
         length: u64,
     },
-    /// A JSON pointer (RFC 6901) that cannot be followed.
+    /// A JSON pointer (RFC 6901) is invalid, or a value on its path does not exist or is neither an object nor an array.
     #[error("field `{field}`: the JSON pointer `{pointer}` cannot be followed: {problem}")]
     BadPointer {
         /// The field's name.
         field: String,
         /// The pointer.
         pointer: String,
-        /// The fault.
+        /// The reason.
         problem: &'static str,
     },
     /// A text is not valid JSON.
@@ -93,7 +95,7 @@ pub enum ApplyError {
         /// The parser's error, with line and column.
         error: LibraryError<serde_json::Error>,
     },
-    /// Maps or JSON values nest too deep.
+    /// Maps or JSON values would be nested too deeply.
     #[error("field `{field}`: it would nest deeper than {limit} levels; use fewer")]
     TooDeep {
         /// The field's name.
@@ -101,7 +103,7 @@ pub enum ApplyError {
         /// The maximum number of levels.
         limit: usize,
     },
-    /// A document would not be readable any more.
+    /// A document would exceed the maximum size.
     #[error("field `{field}`: the document takes {bytes} bytes and may take {limit_bytes}; split it")]
     TooLarge {
         /// The field's name.
@@ -111,7 +113,7 @@ pub enum ApplyError {
         /// The maximum size, in bytes.
         limit_bytes: usize,
     },
-    /// A replica that was folded, which is permanent, still writes.
+    /// The replica was folded and can no longer write. Folding is permanent.
     #[error(
         "field `{field}`: replica {replica} was folded with all up to incarnation {up_to} of its node; \
          it must start again with a higher one"
@@ -119,20 +121,20 @@ pub enum ApplyError {
     Folded {
         /// The field's name.
         field: String,
-        /// The writer.
+        /// The replica that writes.
         replica: ReplicaId,
         /// The last folded incarnation.
         up_to: u32,
     },
-    /// A replica made all the updates that can be told apart.
+    /// The replica has used all numbers of updates.
     #[error("field `{field}`: replica {replica} has made 2^64 - 1 updates; restart its node")]
     Exhausted {
         /// The field's name.
         field: String,
-        /// The writer.
+        /// The replica that writes.
         replica: ReplicaId,
     },
-    /// The document engine refused an edit.
+    /// The document engine rejected an edit.
     #[error("field `{field}`: the document cannot be edited: {error}")]
     Document {
         /// The field's name.
@@ -142,7 +144,7 @@ pub enum ApplyError {
     },
 }
 
-/// An error of a library. A clone shares it; two are equal if their texts are.
+/// An error of a library. Clones share it. Two errors are equal if their texts are equal.
 #[derive(Debug)]
 pub struct LibraryError<E>(Arc<E>);
 

@@ -1,4 +1,4 @@
-//! A field of an object: one of the types, by name.
+//! Fields of objects.
 
 use bytes::Bytes;
 
@@ -9,29 +9,28 @@ use crate::{BoundedCounter, Counter, FieldType, GCounter, Hlc, Register, Value, 
 
 /// The state of one field at one replica.
 ///
-/// The order of the variants is part of the binary encoding and of [`merge`](Self::merge): new types
-/// are added at the end.
+/// The binary encoding and [`merge`](Self::merge) depend on the order of the types. New types must be added at the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Field {
-    /// A counter that goes up and down.
+    /// A counter that can be increased and decreased.
     Counter(Counter),
-    /// A value whose last writer wins.
+    /// A register: the last write wins.
     Register(Register),
-    /// A counter that only goes up.
+    /// A counter that can only be increased.
     GCounter(GCounter),
-    /// A counter that never goes below zero.
+    /// A counter whose value never falls below zero.
     BoundedCounter(BoundedCounter),
     /// A register that keeps concurrent values.
     MvRegister(MvRegister),
     /// A set that only grows.
     GSet(GSet),
-    /// A set whose elements come and go; adding wins.
+    /// A set with removal. Adding wins over a concurrent removal.
     Set(Set),
-    /// Fields by name; updating wins.
+    /// A map of keys to fields. An update wins over a concurrent removal.
     Map(Map),
-    /// A flag whose enabling wins.
+    /// A flag. Enabling wins over concurrent disabling.
     EwFlag(Flag),
-    /// A flag whose disabling wins.
+    /// A flag. Disabling wins over concurrent enabling.
     DwFlag(Flag),
     /// A list of byte strings.
     List(Document),
@@ -61,7 +60,7 @@ impl Field {
         }
     }
 
-    /// Its type.
+    /// The type of the field.
     pub fn field_type(&self) -> FieldType {
         match self {
             Self::Counter(_) => FieldType::Counter,
@@ -80,7 +79,7 @@ impl Field {
         }
     }
 
-    /// The counter that it is; `name` is for the error.
+    /// The counter, or an error if the field has another type. `name` is the field's name in the error.
     pub fn counter(&self, name: &str) -> Result<&Counter, WrongType> {
         match self {
             Self::Counter(counter) => Ok(counter),
@@ -88,7 +87,7 @@ impl Field {
         }
     }
 
-    /// The register that it is; `name` is for the error.
+    /// The register, or an error if the field has another type. `name` is the field's name in the error.
     pub fn register(&self, name: &str) -> Result<&Register, WrongType> {
         match self {
             Self::Register(register) => Ok(register),
@@ -96,7 +95,7 @@ impl Field {
         }
     }
 
-    /// The bounded counter that it is; `name` is for the error.
+    /// The bounded counter, or an error if the field has another type. `name` is the field's name in the error.
     pub fn bounded_counter(&self, name: &str) -> Result<&BoundedCounter, WrongType> {
         match self {
             Self::BoundedCounter(counter) => Ok(counter),
@@ -104,7 +103,7 @@ impl Field {
         }
     }
 
-    /// Its value. Large sets, maps and documents are copied.
+    /// The value of the field, as a copy, which can be large for sets, maps and documents.
     pub fn value(&self) -> Value {
         match self {
             Self::Counter(counter) => Value::Integer(counter.value()),
@@ -127,12 +126,12 @@ impl Field {
         }
     }
 
-    /// The value at the end of the keys, through nested maps; `None` if a key does not exist. For reading only: the
-    /// dots of nested values are in the map.
+    /// The field at a path of keys through nested maps; `None` if a key does not exist. The field is only for reading, since
+    /// the outermost map has the dots of all nested values.
     ///
     /// # Errors
     ///
-    /// A key leads into a field that is not a map; the error's `field` is the keys up to there.
+    /// A field on the path is not a map. The error's `field` is the path of keys to it.
     pub fn at_path(&self, path: &[String]) -> Result<Option<&Self>, WrongType> {
         let mut at = self;
         for (depth, key) in path.iter().enumerate() {
@@ -147,11 +146,11 @@ impl Field {
         Ok(Some(at))
     }
 
-    /// Whether a set or g-set contains an element.
+    /// True if the set or g-set contains an element.
     ///
     /// # Errors
     ///
-    /// It is not a set; the error's `field` is empty, since a field does not know its name.
+    /// The field is not a set. The error's `field` is empty, since a field does not know its name.
     pub fn contains(&self, element: &[u8]) -> Result<bool, WrongType> {
         match self {
             Self::GSet(set) => Ok(set.contains(element)),
@@ -160,7 +159,7 @@ impl Field {
         }
     }
 
-    /// Approximate size in memory, in bytes. Does not visit the elements.
+    /// Approximate size in memory, in bytes. The calculation does not visit the elements.
     pub fn size_bytes(&self) -> usize {
         let inner = match self {
             Self::Counter(counter) => counter.tally.size_bytes(),
@@ -181,7 +180,7 @@ impl Field {
         size_of::<Self>() + inner
     }
 
-    /// The latest time in the field; zero if it has no times. A clock should observe it when the field is read from
+    /// The latest timestamp in the field; zero if it has none. A clock should observe this time when the field is read from
     /// the store.
     pub fn latest(&self) -> Hlc {
         match self {
@@ -199,9 +198,9 @@ impl Field {
 
     /// Combines all incarnations of `node` up to `up_to_incarnation` into one entry; true if this changed anything.
     ///
-    /// Only right once every living replica has seen everything those incarnations wrote, and none of them writes any
-    /// more: what arrives of them afterwards counts as seen. Replicas may fold at different times, and those that have
-    /// not yet merge with those that have. Documents and bounded counters have nothing to fold.
+    /// Call this only when every living replica has seen all writes of those incarnations and none of them writes any more:
+    /// deltas of them that arrive later count as seen. Replicas may fold at different times: a folded field and a field that
+    /// is not yet folded can be merged. Documents and bounded counters have nothing to fold.
     pub fn fold(&mut self, node: u64, up_to_incarnation: u32) -> bool {
         match self {
             Self::Counter(counter) => counter.tally.fold(node, up_to_incarnation),
@@ -214,7 +213,7 @@ impl Field {
         WrongType { field: name.to_owned(), actual: self.field_type(), wanted }
     }
 
-    /// The dotted values of the field, if its type is based on them.
+    /// The values with dots of the field; `None` if its type has none.
     pub(crate) fn dotted(&self) -> Option<&Dotted> {
         match self {
             Self::MvRegister(MvRegister { dotted, .. })

@@ -1,20 +1,19 @@
 //! Delta-state CRDTs: the field types of stateful objects.
 //!
-//! Plain data and pure functions. There is no I/O, clock or randomness in here: time comes in as an
-//! argument, so that the same code runs on a node and in a seeded simulation.
+//! The crate consists of plain data and pure functions, without I/O, clock or randomness. Time is an argument, so that the
+//! same code runs on a node and in a simulation with a seed.
 //!
-//! A [`Field`] is the state of one field of an object at one replica. A local [`Operation`] changes it
-//! and yields a [`FieldDelta`], the part of the state that changed. Deltas are states themselves: they
-//! merge with one another and into any replica's field, and the merge is associative, commutative and
-//! idempotent. Deltas may therefore be lost and sent again, arrive twice, late, in any order, or merged
-//! into one, and replicas that have seen the same deltas are equal
-//! (Almeida, Shoker, Baquero: Delta State Replicated Data Types, 2018).
+//! A [`Field`] is the state of one field of an object at one replica. A local [`Operation`] changes the field and returns a
+//! [`FieldDelta`], the part of the state that changed. A delta is a state itself: it merges with other deltas and into the
+//! field of any replica. The merge is associative, commutative and idempotent. A delta may therefore be lost and sent again,
+//! arrive twice, late or out of order, or be merged with others before it is sent. Replicas that have seen the same deltas are
+//! equal (Almeida, Shoker, Baquero: Delta State Replicated Data Types, 2018).
 //!
-//! There are three kinds of state behind it. Counters and the g-set only grow, so the larger state is the later one.
-//! MV registers, sets, maps and flags stand on values with dots and one causal context per field, so that what is removed
-//! leaves nothing behind. Lists, texts and JSON are automerge documents.
+//! There are three kinds of state. The states of counters and g-sets only grow, so that the larger state is the later one;
+//! a register keeps its latest write. MV registers, sets, maps and flags consist of values with dots and one causal context
+//! per field, so that a removed value leaves no tombstone. Lists, texts and JSON are automerge documents.
 //!
-//! How large a register's value may be and how many fields an object may have is up to the caller.
+//! The caller limits the size of a register's value and the number of fields of an object.
 //!
 //! ```
 //! use edgefaas_crdt::{Field, FieldType, HybridClock, Operation, ReplicaId};

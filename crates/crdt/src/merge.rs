@@ -1,4 +1,4 @@
-//! Merging deltas into fields, and deltas with one another.
+//! Merges deltas into fields, and deltas with each other.
 
 use std::collections::BTreeSet;
 
@@ -8,16 +8,16 @@ use crate::{Field, FieldType};
 /// The result of a merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Merged {
-    /// The field had seen all of it already.
+    /// The field already contained the whole delta.
     Unchanged,
     /// The field has changed: store it and send it to others.
     Changed,
-    /// Replicas that did not know of each other made the field with different types. Every replica
-    /// keeps `kept` and loses the data of `lost`.
+    /// Replicas created the field independently with different types. Every replica keeps the data of
+    /// type `kept` and discards the data of type `lost`.
     TypeConflict {
-        /// The type that the field has now.
+        /// The type that the field has after the merge.
         kept: FieldType,
-        /// The type whose data is gone.
+        /// The type whose data is discarded.
         lost: FieldType,
     },
 }
@@ -43,8 +43,8 @@ impl FieldDelta {
 impl Field {
     /// Merges a delta of any replica.
     ///
-    /// If the types differ, the one that comes first in [`FieldType`] is kept, here as everywhere else:
-    /// a failing merge would leave the replicas different permanently.
+    /// If the types differ, every replica keeps the type that comes first in [`FieldType`]. If the merge
+    /// failed instead, the replicas would stay different permanently.
     pub fn merge(&mut self, delta: FieldDelta) -> Merged {
         let (ours, theirs) = (self.field_type(), delta.0.field_type());
         let changed = match (&mut *self, delta.0) {

@@ -1,24 +1,24 @@
-//! The identity of a writer.
+//! Ids of replicas.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A replica: a node in one of its boots.
+/// Id of a replica: one boot of a node.
 ///
-/// The incarnation must grow with every start of the node. A power cut may take writes with it that
-/// other replicas have already seen; were the node to continue under its old name, its totals would
-/// count anew from the older state and the difference would be lost in the merge.
+/// The incarnation must grow with every start of the node. A power failure can destroy writes that other
+/// replicas have already seen. If the node continued with its old incarnation, its totals would grow
+/// again from the older state, and the merge would lose the difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ReplicaId {
-    /// The node, unique in its cluster.
+    /// Id of the node, unique in its cluster.
     pub node: u64,
     /// The number of the node's boot.
     pub incarnation: u32,
 }
 
 impl ReplicaId {
-    /// The replica that `node` is in its boot number `incarnation`.
+    /// Creates the id of `node` for its boot number `incarnation`.
     pub const fn new(node: u64, incarnation: u32) -> Self {
         Self { node, incarnation }
     }

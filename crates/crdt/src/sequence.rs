@@ -17,7 +17,7 @@ pub(crate) enum SequenceEdit {
 }
 
 impl Document {
-    /// Carries out an edit of the actor and gives the new change as a delta.
+    /// Applies an edit as `actor` and returns the new change as a delta.
     pub(crate) fn edit_sequence(&mut self, actor: ActorId, edit: SequenceEdit) -> Result<Self, EditError> {
         let field_type = self.field_type();
         self.edit(actor, |doc| {

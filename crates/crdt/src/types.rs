@@ -34,7 +34,7 @@ pub enum FieldType {
     Json,
 }
 
-/// A name that no type of field has.
+/// No field type has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no field type `{name}`; the types are {}", FieldType::ALL.map(FieldType::name).join(", "))]
 pub struct UnknownFieldType {
@@ -43,7 +43,7 @@ pub struct UnknownFieldType {
 }
 
 impl FieldType {
-    /// All types, in their order.
+    /// All types, in the order of the variants.
     pub const ALL: [Self; 13] = [
         Self::Counter,
         Self::Register,
@@ -60,7 +60,7 @@ impl FieldType {
         Self::Json,
     ];
 
-    /// Its name, as [`Display`](fmt::Display) and [`FromStr`] have it.
+    /// Name of the type, also used by [`Display`](fmt::Display) and [`FromStr`].
     pub const fn name(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -79,7 +79,7 @@ impl FieldType {
         }
     }
 
-    /// Its number in the binary form.
+    /// Number of the type in the binary encoding.
     pub(crate) fn number(self) -> u8 {
         self as u8
     }

@@ -1,29 +1,29 @@
-//! Errors of running workflows, in the form of the DSL (specification, section "Errors") and of RFC 9457.
+//! Errors of running workflows, in the format of the DSL (specification, section "Errors") and of RFC 9457.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::data::Data;
 
-/// What all types of the DSL's own errors start with.
+/// Prefix of the types of all errors that the DSL defines.
 pub const TYPE_PREFIX: &str = "https://serverlessworkflow.io/spec/1.0.0/errors/";
 
 /// An error that a workflow raises, catches or ends with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{}", self.summary())]
 pub struct WorkflowError {
-    /// A URI that says what kind of error it is.
+    /// A URI that identifies the kind of the error.
     #[serde(rename = "type")]
     pub kind: String,
-    /// A status code with the meaning it has in HTTP.
+    /// An HTTP status code.
     pub status: u16,
-    /// A few words for the kind.
+    /// A short description of the kind.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub title: Option<String>,
-    /// What happened this time.
+    /// A description of this occurrence of the error.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub detail: Option<String>,
-    /// The task, as a JSON pointer into the definition.
+    /// The task that failed, as a JSON pointer into the definition.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub instance: Option<String>,
 }
@@ -43,7 +43,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// The last part of its type.
+    /// The last part of the type URI.
     pub fn name(self) -> &'static str {
         match self {
             Self::Configuration => "configuration",
@@ -57,7 +57,7 @@ impl ErrorKind {
         }
     }
 
-    /// The status that goes with it.
+    /// The HTTP status of this kind.
     pub fn status(self) -> u16 {
         match self {
             Self::Configuration | Self::Validation | Self::Expression => 400,
@@ -83,7 +83,7 @@ impl ErrorKind {
 }
 
 impl WorkflowError {
-    /// An error of the DSL's own.
+    /// Creates an error of a kind that the DSL defines.
     pub fn new(kind: ErrorKind, detail: impl Into<String>) -> Self {
         Self {
             kind: format!("{TYPE_PREFIX}{}", kind.name()),
@@ -94,8 +94,8 @@ impl WorkflowError {
         }
     }
 
-    /// A budget of the instance, or of its root instance with all descendants, is used up: a runtime error with status
-    /// 503, which `try` can catch. `detail` names the budget, its limit and the key that changes it.
+    /// Creates the error for an exhausted budget of the instance, or of its root instance with all descendants: a runtime
+    /// error with status 503, which `try` can catch. `detail` names the budget, its limit and the key that changes it.
     pub fn over_budget(detail: impl Into<String>) -> Self {
         Self::new(ErrorKind::Runtime, detail).with_status(503)
     }
@@ -106,13 +106,13 @@ impl WorkflowError {
         self
     }
 
-    /// Returns the error at the task `path`, unless it already has a task.
+    /// Sets the task of the error to `path`, unless the error already has a task.
     pub fn at(mut self, path: &str) -> Self {
         self.instance.get_or_insert_with(|| path.to_owned());
         self
     }
 
-    /// As expressions and callers see it.
+    /// The JSON form of the error, for expressions and callers.
     pub fn to_json(&self) -> Value {
         serde_json::to_value(self).unwrap_or_else(|_| json!({"type": self.kind, "status": self.status}))
     }
@@ -129,12 +129,12 @@ impl WorkflowError {
         }
     }
 
-    /// As expressions see it.
+    /// The value of the error in expressions.
     pub(crate) fn to_data(&self) -> Data {
         Data::from_json(&self.to_json()).unwrap_or_default()
     }
 
-    /// The last part of its type.
+    /// The type without [`TYPE_PREFIX`]; the whole type if the DSL does not define it.
     pub fn short_kind(&self) -> &str {
         self.kind.strip_prefix(TYPE_PREFIX).unwrap_or(&self.kind)
     }

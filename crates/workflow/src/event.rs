@@ -9,7 +9,7 @@ use crate::program::Read;
 /// The type of an event that was created from an MQTT message.
 pub const MQTT_TYPE: &str = "mqtt.publish";
 
-/// An MQTT message that is not a CloudEvent, as one: `subject` is the topic, `data` its JSON, or its bytes in `data_base64`.
+/// Creates a CloudEvent from an MQTT message that is not a CloudEvent. `subject` is the topic. [`set_data`] adds the payload.
 pub fn of_message(id: &str, source: &str, topic: &str, payload: &[u8], time: &str) -> Value {
     let mut event = Map::new();
     for (name, value) in [
@@ -26,7 +26,8 @@ pub fn of_message(id: &str, source: &str, topic: &str, payload: &[u8], time: &st
     Value::Object(event)
 }
 
-/// Puts a payload into an event: JSON as it is, other text as a string, anything else in base64.
+/// Adds a payload to an event: JSON as `data`, other UTF-8 text as a string in `data`, any other payload in `data_base64`.
+/// An empty payload adds nothing.
 pub fn set_data(event: &mut Map<String, Value>, payload: &[u8]) {
     if payload.is_empty() {
         return;
@@ -47,7 +48,7 @@ pub fn is_cloud_event(value: &Value) -> bool {
     ["specversion", "id", "source", "type"].iter().all(|name| value.get(name).is_some_and(Value::is_string))
 }
 
-/// True if a value has more than 2,000 parts or 64 KiB of text, so that reading or writing it takes long.
+/// True if a value has more than 2,000 parts or more than 64 KiB of text, so that encoding or decoding it takes long.
 pub fn is_large(value: &Value) -> bool {
     const PARTS: usize = 2_000;
     const TEXT_BYTES: usize = 64 << 10;
@@ -70,7 +71,7 @@ pub fn is_large(value: &Value) -> bool {
     false
 }
 
-/// The part of an event that a workflow reads.
+/// The part of an event that a `listen` task reads.
 pub fn read(event: &Value, how: Read) -> Value {
     match how {
         Read::Envelope => event.clone(),
@@ -82,7 +83,8 @@ pub fn read(event: &Value, how: Read) -> Value {
     }
 }
 
-/// True if `value` contains at least everything in `wanted`.
+/// True if `value` contains `wanted`. An object contains another one if it has all of its keys, with values that contain the
+/// other values. All other values must be equal.
 pub fn subset(wanted: &Value, value: &Value) -> bool {
     match (wanted, value) {
         (Value::Object(wanted), Value::Object(value)) => {

@@ -1,11 +1,11 @@
-//! A compiled workflow as a graph to be drawn.
+//! Converts a compiled workflow to a graph for drawing.
 
 use crate::graph::{Edge, Graph, Group, Kind as Shape, Node as Drawn};
 use crate::program::{Block, DurationSpec, Flow, Fork, Kind, Listen, Mode, Node, NodeId, Program, Try};
 
-/// The id of the node at which the flow starts.
+/// Id of the start node.
 pub const START: &str = "start";
-/// The id of the node at which the flow ends.
+/// Id of the end node.
 pub const END: &str = "end";
 
 /// The flowchart of a workflow: a node for each task without inner tasks, with its name and kind; a box for each task with
@@ -41,13 +41,13 @@ struct Way {
     label: Option<String>,
 }
 
-/// A list of tasks: its first nodes, and the edges that leave it.
+/// A drawn list of tasks: its first nodes, and its outgoing edges.
 struct Passage {
     entries: Vec<String>,
     ends: Vec<Way>,
 }
 
-/// A task: its first nodes, and the edges that leave it with their targets.
+/// A drawn task: its first nodes, and its outgoing edges with their targets.
 struct Step {
     entries: Vec<String>,
     leaving: Vec<(Way, Flow)>,
@@ -55,7 +55,7 @@ struct Step {
 
 impl Painter<'_> {
     fn list(&mut self, tasks: &[NodeId], group: &mut Group) -> Passage {
-        // The edges to each task, and to the end of the list.
+        // Pending edges to each task that is not drawn yet. The last entry has the edges to the end of the list.
         let mut leading: Vec<Vec<Way>> = vec![Vec::new(); tasks.len() + 1];
         let mut entries: Vec<Vec<String>> = Vec::with_capacity(tasks.len());
         for (index, id) in tasks.iter().enumerate() {
@@ -140,7 +140,7 @@ impl Painter<'_> {
         step
     }
 
-    /// A box around a list of tasks.
+    /// Draws a box that contains a list of tasks.
     fn boxed(&mut self, node: &Node, title: String, tasks: &[NodeId], group: &mut Group) -> Step {
         let mut inner = Group { title, ..Group::default() };
         let Passage { entries, ends } = self.list(tasks, &mut inner);
@@ -183,7 +183,7 @@ impl Painter<'_> {
                 leaving.extend(handling.ends);
                 inner.groups.push(handler);
             }
-            // What is caught and neither tried again nor handled is forgotten.
+            // Without `retry` and handler, a caught error is ignored: the flow continues after the task.
             None if tried.retry.is_none() => leaving.push(way(&caught)),
             None => {}
         }
@@ -218,7 +218,7 @@ impl Painter<'_> {
         for way in ways {
             for entry in entries {
                 let edge = Edge { from: way.from.clone(), to: entry.clone(), label: way.label.clone() };
-                // Two ways with the same label are one line.
+                // Equal edges are drawn once.
                 if !self.graph.edges.contains(&edge) {
                     self.graph.edges.push(edge);
                 }
@@ -241,7 +241,7 @@ fn way(from: &str) -> Way {
     Way { from: from.to_owned(), label: None }
 }
 
-/// The word of a task, and what it is about.
+/// The keyword of a task and its main argument, such as the function of a `call`.
 fn description(kind: &Kind) -> String {
     let about = match kind {
         Kind::Call(call) => call.function.clone(),
@@ -275,12 +275,12 @@ fn description(kind: &Kind) -> String {
     format!("{} {about}", kind.word()).trim_end().to_owned()
 }
 
-/// Text without quotes, all else as JSON.
+/// A string without quotes; any other value as JSON.
 fn plain(value: &serde_json::Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// A length of time in the largest unit that has no fraction of it.
+/// A duration in the largest unit that divides it without a remainder.
 fn length(ms: u64) -> String {
     let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")];
     let fits = units.iter().find(|(of, _)| ms > 0 && ms.is_multiple_of(*of));

@@ -1,4 +1,4 @@
-//! JSON Schema of inputs, outputs and exports.
+//! JSON Schema validation of inputs, outputs and exports.
 
 use std::error::Error;
 use std::fmt;
@@ -9,10 +9,10 @@ use serde_json::Value;
 
 /// The URL of a schema while it is compiled.
 const NAME: &str = "workflow:schema";
-/// The longest list of misfits in a message, in characters.
+/// Maximum length of the list of misfits in a message, in characters.
 const MAX_MESSAGE_CHARS: usize = 1000;
 
-/// A compiled schema. A clone shares it.
+/// A compiled schema. Clones share it.
 #[derive(Clone)]
 pub struct Schema {
     schemas: Arc<Schemas>,
@@ -26,12 +26,12 @@ impl fmt::Debug for Schema {
 }
 
 impl Schema {
-    /// Compiles a schema (JSON Schema, 2020-12 unless it says otherwise). References lead into the schema itself only: nothing
-    /// is fetched or read.
+    /// Compiles a JSON Schema. The draft is 2020-12 unless `$schema` names another. References can only point into the schema
+    /// itself: no document is fetched or read from a file.
     ///
     /// # Errors
-    /// `Invalid` with the places where it is not JSON Schema, `Remote` for a reference to another document, `Unusable` for
-    /// all else that the schema compiler refuses.
+    /// `Invalid` with the places where the value is not a JSON Schema, `Remote` for a reference to another document, `Unusable`
+    /// for any other error of the schema compiler.
     pub fn compile(schema: &Value) -> Result<Self, SchemaError> {
         let mut compiler = Compiler::new();
         compiler.use_loader(Box::new(Nowhere));
@@ -41,28 +41,28 @@ impl Schema {
         Ok(Self { schemas: Arc::new(schemas), index })
     }
 
-    /// Checks a value against the schema. The time grows with the value and the schema.
+    /// Checks a value against the schema. The time grows with the size of the value and of the schema.
     ///
     /// # Errors
-    /// The places where the value does not fit, and why.
+    /// The places where the value does not fit the schema, each with the reason.
     pub fn check(&self, value: &Value) -> Result<(), Misfits> {
         self.schemas.validate(value, self.index).map_err(|error| Misfits::of(&error))
     }
 }
 
-/// A JSON value that is not a usable schema.
+/// A JSON value cannot be used as a schema.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SchemaError {
-    /// It is not JSON Schema.
+    /// The value is not a JSON Schema.
     #[error(transparent)]
     Invalid(Misfits),
-    /// A reference leads to another document.
+    /// A reference points to another document.
     #[error("a schema is not fetched from elsewhere ({url}); put it into this one, under $defs")]
     Remote {
-        /// The document.
+        /// The URL of the document.
         url: String,
     },
-    /// The schema compiler refuses it.
+    /// The schema compiler rejects the schema for another reason.
     #[error("{reason}")]
     Unusable {
         /// The compiler's message, on one line.
@@ -79,12 +79,12 @@ pub struct Misfits(Vec<Misfit>);
 pub struct Misfit {
     /// The location in the value, as a JSON pointer; empty for the value itself.
     pub pointer: String,
-    /// Why it does not fit.
+    /// The reason why the value does not fit.
     pub reason: String,
 }
 
 impl Misfits {
-    /// The places, as many as a message has room for; at least one.
+    /// The places, at least one. The list ends when the texts of the places reach 1,000 characters.
     pub fn places(&self) -> &[Misfit] {
         &self.0
     }
@@ -97,7 +97,7 @@ impl Misfits {
     }
 }
 
-/// Collects the innermost errors, without the parts of the schema around them.
+/// Collects the innermost errors. The errors that enclose them are left out.
 fn collect(error: &ValidationError<'_, '_>, misfits: &mut Vec<Misfit>, left_chars: &mut usize) {
     if *left_chars == 0 {
         return;
@@ -148,10 +148,10 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The loader of other documents, which loads none.
+/// A loader that loads no document.
 struct Nowhere;
 
-/// Nothing is loaded.
+/// A schema refers to another document, which is not loaded.
 #[derive(Debug, thiserror::Error)]
 #[error("`{url}` is not loaded")]
 struct NotLoaded {

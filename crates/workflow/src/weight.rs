@@ -1,20 +1,20 @@
-//! The memory of JSON values.
+//! Estimated memory of JSON values.
 
 use serde_json::Value;
 
-/// Bytes that the allocator adds to an allocation, on average.
+/// Average overhead of an allocation, in bytes.
 const ALLOCATION_BYTES: usize = 8;
-/// Bytes of an entry of an object: hash, key and value. Objects keep the order of their keys (`preserve_order`), so that
-/// the entries are a list, and a table has their places.
+/// Bytes of an entry of an object: hash, key and value. Objects keep the order of their keys (`preserve_order`): the
+/// entries are a list, and a hash table contains their indices.
 const ENTRY_BYTES: usize = size_of::<(u64, String, Value)>();
-/// Bytes of a place in the table: the number of the entry, and its control byte.
+/// Bytes of a slot of the hash table: the index of the entry, and a control byte.
 const PLACE_BYTES: usize = size_of::<usize>() + 1;
-/// Bytes behind the table.
+/// Bytes that the hash table has after its last slot.
 const TABLE_END_BYTES: usize = 16;
 
-/// Bytes that a value occupies, approximately and rather too many than too few: itself and all that it owns. Depends on
-/// nothing but the content, so that a copy weighs the same. Counts the room for more that lists and objects have that were
-/// read from JSON.
+/// Estimated size of a value with everything that it owns, in bytes. The estimate tends to be too high. It depends only on
+/// the content, so that a copy has the same weight. It includes the spare capacity that lists and objects have after they
+/// were parsed from JSON.
 pub fn weight(value: &Value) -> usize {
     size_of::<Value>() + owned(value)
 }
@@ -35,7 +35,7 @@ fn text_bytes(text: &str) -> usize {
     if text.is_empty() { 0 } else { text.len() + ALLOCATION_BYTES }
 }
 
-/// A list that grew item by item to so many.
+/// Size of a list to which `items` items were appended one by one, in bytes.
 fn list_bytes(items: usize) -> usize {
     match items {
         0 => 0,
@@ -43,8 +43,8 @@ fn list_bytes(items: usize) -> usize {
     }
 }
 
-/// An object that grew entry by entry to so many: a table with an empty place at least in 8, and a list with room for as
-/// many entries.
+/// Size of an object to which `entries` entries were added one by one, in bytes: a hash table of which at most 7/8 of the
+/// slots are used, and a list with capacity for as many entries.
 fn map_bytes(entries: usize) -> usize {
     let (places, room) = match entries {
         0 => return 0,

@@ -1,17 +1,17 @@
-//! Problems of a definition, each with its place and the remedy.
+//! Problems of a definition. Each has a place and may have a suggestion how to fix it.
 
 use std::fmt;
 
 use super::Place;
 
-/// Maximum number of problems in a message. Further problems are only counted.
+/// Maximum number of problems that a message shows. It only counts further problems.
 const SHOWN: usize = 20;
 
-/// A definition that cannot be used, with all of its problems in the order of the text.
+/// The problems of a definition, in the order of the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", Report(self))]
 pub struct DefinitionError {
-    /// The file's name as the caller gave it.
+    /// The name of the file, from the caller.
     pub file: String,
     /// The problems; never empty.
     pub problems: Vec<Problem>,
@@ -20,13 +20,13 @@ pub struct DefinitionError {
 /// One problem of a definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// The location.
+    /// The place in the text.
     pub place: Place,
-    /// The problem.
+    /// Description of the problem.
     pub message: String,
-    /// The remedy.
+    /// Suggestion how to fix the problem.
     pub help: Option<String>,
-    /// The line of the text.
+    /// The line of the text, cut to 120 characters.
     source: String,
 }
 
@@ -37,27 +37,28 @@ pub struct Problems {
 }
 
 impl Problems {
-    /// Adds one.
+    /// Adds a problem.
     pub fn add(&mut self, place: Place, message: impl Into<String>) {
         self.found.push((place, message.into(), None));
     }
 
-    /// Adds one with its remedy.
+    /// Adds a problem with a suggestion how to fix it.
     pub fn add_with_help(&mut self, place: Place, message: impl Into<String>, help: impl Into<String>) {
         self.found.push((place, message.into(), Some(help.into())));
     }
 
-    /// How many there are.
+    /// Number of problems.
     pub fn len(&self) -> usize {
         self.found.len()
     }
 
-    /// There are none.
+    /// True if there are no problems.
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()
     }
 
-    /// As an error, or as warnings; nothing if there are none.
+    /// Converts the problems to an error; `None` if there are none. Duplicates are removed. Warnings are converted in the same
+    /// way.
     pub fn into_error(mut self, file: &str, text: &str) -> Option<DefinitionError> {
         if self.found.is_empty() {
             return None;

@@ -1,4 +1,4 @@
-//! YAML 1.2, and so JSON, as a tree of values with their lines and columns.
+//! Reads YAML 1.2, which includes JSON, into a tree of values with their lines and columns.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,12 +13,12 @@ const MAX_DEPTH: usize = 100;
 /// Maximum number of values. Every use of an alias counts its values again.
 const MAX_VALUES: usize = 200_000;
 
-/// A place in the text.
+/// A position in the text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// Counted from 1.
+    /// The line, counted from 1.
     pub line: usize,
-    /// In characters, counted from 1.
+    /// The column in characters, counted from 1.
     pub column: usize,
 }
 
@@ -47,12 +47,12 @@ pub enum Node {
 pub struct Key {
     /// The start of the key.
     pub place: Place,
-    /// Its text.
+    /// The text of the key.
     pub text: String,
 }
 
 impl Located {
-    /// The value of a key.
+    /// The value of a key; `None` if the key does not exist or the value is not a mapping.
     pub fn get(&self, key: &str) -> Option<&Located> {
         self.entries().iter().find(|(name, _)| name.text == key).map(|(_, value)| value)
     }
@@ -127,7 +127,7 @@ impl Located {
     }
 }
 
-/// A text cannot be read as the document of a workflow.
+/// The text is not a valid document of a workflow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {}, column {}: {fault}", place.line, place.column)]
 pub struct DocumentError {
@@ -164,7 +164,7 @@ pub enum DocumentFault {
     /// A value does not have the form that its tag requires.
     #[error("the value does not fit its tag")]
     TagMismatch,
-    /// An alias names no earlier anchor, or an anchor around it.
+    /// An alias names an anchor that does not exist before it, or an anchor whose value contains the alias.
     #[error("the alias names no anchor that has ended before")]
     UnknownAnchor,
     /// Lists and objects nest too deeply.

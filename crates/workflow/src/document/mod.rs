@@ -1,4 +1,4 @@
-//! The text of a definition: reading it into a tree of values with their places, and errors with line and column.
+//! Reads the text of a definition into a tree of values with their places. Errors have a line and a column.
 
 mod diagnostic;
 mod located;

@@ -1,7 +1,8 @@
-//! The DSL's runtime expressions: jq.
+//! Runtime expressions of the DSL, written in jq.
 //!
-//! Most are paths, comparisons and constructions with one output; those are evaluated here ([`native`]). All others run
-//! with jaq ([`interpreted`]). Every step is counted ([`meter`]), since jq text can loop without end and fill any memory.
+//! Most expressions are paths, comparisons and constructions with one output. [`native`] evaluates them without an
+//! interpreter. jaq evaluates all others ([`interpreted`]). [`meter`] counts every step, since a jq program can loop without
+//! end and allocate unlimited memory.
 
 mod access;
 mod arithmetic;
@@ -41,23 +42,23 @@ pub use self::template::Template;
 pub use self::variables::Variables;
 use crate::data::Data;
 
-/// A compiled expression. A clone shares it.
+/// A compiled expression. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Expression(Arc<Compiled>);
 
 struct Compiled {
-    /// jq text, without `${ }`.
+    /// The jq text, without `${ }`.
     source: String,
     variables: Vec<String>,
     quick_bytes: u64,
     native: Option<Node>,
-    /// For jaq. With a native form: compiled at the first fallback.
+    /// The form that jaq runs. If there is a native form, this one is compiled at the first fallback.
     interpreted: OnceLock<Option<Interpreted>>,
 }
 
 impl Expression {
-    /// Compiles jq text, with or without `${ }` around it: at most 64 KiB, and no deeper than 64 brackets.
-    /// `variables`: names, without `$`, that may be used; any other is an error.
+    /// Compiles jq text, with or without `${ }` around it. The text has at most 64 KiB and at most 64 nested brackets.
+    /// `variables` are the names, without `$`, that the expression may use; any other variable is an error.
     pub fn parse(source: &str, variables: &[&str]) -> Result<Self, ExpressionError> {
         let inside = expression_text(source).unwrap_or(source);
         let start = source::offset_of(source, inside.as_ptr().addr()).unwrap_or_default();
@@ -83,17 +84,18 @@ impl Expression {
         &self.0.source
     }
 
-    /// True if it is evaluated without jaq.
+    /// True if the expression has a native form, which is evaluated without jaq.
     pub fn is_native(&self) -> bool {
         self.0.native.is_some()
     }
 
-    /// Bytes of data with which it is evaluated within about a millisecond; 0 if that cannot be said.
+    /// The size of data, in bytes, with which an evaluation takes at most about one millisecond; 0 if this is unknown.
     pub(crate) fn quick_bytes(&self) -> u64 {
         self.0.quick_bytes
     }
 
-    /// The value for `input`; null if the expression has no output. `now_unix_ms` is what jq's `now` gives.
+    /// Evaluates the expression for `input`. The value is null if the expression has no output. `now_unix_ms` is the time for
+    /// jq's `now`.
     pub fn eval(
         &self,
         input: &Data,
@@ -103,7 +105,7 @@ impl Expression {
         self.eval_within(input, variables, Bounds::at(now_unix_ms))
     }
 
-    /// As [`eval`](Self::eval), with other bounds.
+    /// Same as [`eval`](Self::eval), with other bounds.
     pub fn eval_within(
         &self,
         input: &Data,
@@ -116,7 +118,7 @@ impl Expression {
         value
     }
 
-    /// jq's truth: everything but false and null.
+    /// Evaluates the expression as a condition. As in jq, every value except false and null is true.
     pub fn is_true(
         &self,
         input: &Data,
@@ -126,16 +128,16 @@ impl Expression {
         Ok(self.eval(input, variables, now_unix_ms)?.is_true())
     }
 
-    /// As [`eval`](Self::eval), without variables, for an input that is not kept.
+    /// Same as [`eval`](Self::eval) for JSON, without variables.
     pub fn eval_json(&self, input: &Value, now_unix_ms: u64) -> Result<Value, EvalError> {
-        // Nearly all are paths into an event, of which only the end is wanted.
+        // Nearly all of these expressions are paths into an event. For a path, only the value at its end is copied.
         let mut at = Some(input);
         if let Some(keys) = self.0.native.as_ref().and_then(Node::keys) {
             for key in keys {
                 at = match at {
                     Some(Value::Object(fields)) => Some(fields.get(key).unwrap_or(&Value::Null)),
                     Some(Value::Null) => at,
-                    // An error, with a message.
+                    // The path does not fit the input. The evaluation below gives an error with a message.
                     _ => None,
                 };
             }
@@ -147,7 +149,7 @@ impl Expression {
         self.eval(&input, &(), now_unix_ms).map(|value| value.to_json())
     }
 
-    /// The one output, with the meter running.
+    /// Evaluates the expression. The caller starts and finishes the meter.
     fn value(&self, input: &Data, variables: &dyn Variables, bounds: Bounds) -> Result<Data, EvalError> {
         if let Some(native) = &self.0.native {
             match native.eval(input, variables) {
@@ -186,12 +188,13 @@ impl Compiled {
     }
 }
 
-/// `${ … }` around the whole of `text`, apart from white space → what is inside, without white space around it.
+/// The text inside `${ … }`, without surrounding white space. `None` if the trimmed `text` does not start with `${` and end
+/// with `}`.
 pub fn expression_text(text: &str) -> Option<&str> {
     Some(text.trim().strip_prefix("${")?.strip_suffix('}')?.trim())
 }
 
-/// Steps of all evaluations on this thread so far; wraps around.
+/// Number of steps of all evaluations on this thread so far. The number wraps around.
 pub(crate) fn spent() -> u64 {
     meter::spent()
 }

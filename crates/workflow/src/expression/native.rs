@@ -1,5 +1,6 @@
-//! Expressions with at most one output, evaluated without an interpreter: nearly all expressions of workflows. Their
-//! results are those of jaq, and they use the same operators on values ([`super::access`], [`super::arithmetic`]).
+//! Evaluates expressions with at most one output without an interpreter. Nearly all expressions of workflows are of this
+//! kind. The results are the same as with jaq: both use the same operators on values ([`super::access`],
+//! [`super::arithmetic`]).
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use super::value::V;
 use super::variables::Variables;
 use crate::data::{Fields, Limited, Num};
 
-/// Maximum length of the error text in a message, in bytes.
+/// Maximum length of the text of an error, in bytes.
 const MESSAGE_BYTES: usize = 100;
 
 /// An expression that runs without jaq.
@@ -25,9 +26,9 @@ pub(super) enum Node {
     Var(Box<str>),
     /// `head.a[0]?`
     Path(Box<Node>, Vec<Step>),
-    /// The text of the parts, each as in `"\(…)"`, in a row.
+    /// The concatenated texts of the parts. Each part is converted to text as in `"\(…)"`.
     Text(Vec<Node>),
-    /// `[…]`, items with a comma between them.
+    /// `[…]`, with the items that commas separate.
     Array(Vec<Node>),
     /// `{…}`
     Object(Vec<(Node, Node)>),
@@ -49,7 +50,7 @@ pub(super) enum Node {
     If(Vec<(Node, Node)>, Option<Box<Node>>),
     /// `has(…)`
     Has(Box<Node>),
-    /// A function of the input alone.
+    /// A function without arguments, which depends only on the input.
     Call(Call),
 }
 
@@ -57,7 +58,7 @@ pub(super) enum Node {
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) access: Access,
-    /// `?`: an error gives no output.
+    /// `?`: after an error the path has no output.
     pub(super) optional: bool,
 }
 
@@ -83,16 +84,16 @@ pub(super) enum Call {
     Keys,
 }
 
-/// Why there is no value.
+/// The reason why an evaluation has no value.
 #[derive(Debug)]
 pub(super) enum End {
-    /// It has no output.
+    /// The expression has no output.
     Empty,
-    /// The error text, which contains only a short part of the data.
+    /// The evaluation failed. The text contains only a short part of the data.
     Error(String),
-    /// A limit.
+    /// The evaluation reached a limit.
     Stop(Stop),
-    /// jaq is needed.
+    /// Only jaq can evaluate the expression for this input.
     Elsewhere,
 }
 
@@ -104,7 +105,7 @@ impl From<Stop> for End {
 
 impl From<Error<V>> for End {
     fn from(error: Error<V>) -> Self {
-        // An operator that was stopped gives an error without a message.
+        // An operator that a limit stops returns an error without a message.
         match meter::stopped() {
             Some(stop) => Self::Stop(stop),
             None => Self::Error(message(error)),
@@ -112,7 +113,7 @@ impl From<Error<V>> for End {
     }
 }
 
-/// The text of an error, with no more of the data than a little.
+/// The text of an error, cut to [`MESSAGE_BYTES`], since it can contain data of the workflow.
 pub(super) fn message(error: Error<V>) -> String {
     match error.into_val() {
         V::Str(text) => Limited::of(MESSAGE_BYTES, &text),
@@ -123,7 +124,7 @@ pub(super) fn message(error: Error<V>) -> String {
 pub(super) type Output = Result<V, End>;
 
 impl Node {
-    /// The one output for `input`.
+    /// Evaluates the expression for `input`.
     pub(super) fn eval(&self, input: &V, variables: &dyn Variables) -> Output {
         let eval = |node: &Node| node.eval(input, variables);
         meter::tick()?;
@@ -192,7 +193,7 @@ impl Node {
         })
     }
 
-    /// The keys of a path from the input: `.a.b`.
+    /// The keys of a path that starts at the input and has only keys, as in `.a.b`. `None` for other expressions.
     pub(super) fn keys(&self) -> Option<impl Iterator<Item = &str>> {
         let Self::Path(head, steps) = self else { return None };
         let plain = matches!(**head, Self::Input)
@@ -206,15 +207,16 @@ impl Node {
     }
 }
 
-/// Both values. jq combines every output of one side with every output of the other. If one side has no output, the
-/// pair has none, even if the other side is an error.
+/// The values of both sides. jq combines every output of one side with every output of the other. If one side has no
+/// output, the pair has none, even if the other side fails.
 fn both(left: &Node, right: &Node, input: &V, variables: &dyn Variables) -> Result<(V, V), End> {
     let left = present(left.eval(input, variables))?;
     let right = present(right.eval(input, variables))?;
     Ok((left?, right?))
 }
 
-/// Outer error: no output, or the end of the evaluation.
+/// Separates the failure of an expression from other ends. The inner error is a failure. The outer error is any other end:
+/// no output, a limit, or an input that needs jaq.
 fn present<T>(output: Result<T, End>) -> Result<Result<T, End>, End> {
     match output {
         Ok(value) => Ok(Ok(value)),
@@ -268,7 +270,8 @@ fn object(entries: &[(Node, Node)], input: &V, variables: &dyn Variables) -> Out
 }
 
 fn path(mut at: V, steps: &[Step], input: &V, variables: &dyn Variables) -> Output {
-    // All indices first, as in jq: if one of them has no output, the path has none, even if another part of it fails.
+    // All indices are evaluated first, as in jq: if one of them has no output, the path has none, even if another part of
+    // the path fails.
     let mut indices = Vec::new();
     for step in steps {
         let mut index = |node: &Node| -> Result<(), End> {
@@ -309,7 +312,7 @@ fn path(mut at: V, steps: &[Step], input: &V, variables: &dyn Variables) -> Outp
     Ok(at)
 }
 
-/// A function of `input`.
+/// Calls a function with `input`.
 fn function(call: Call, input: &V) -> Output {
     Ok(match call {
         Call::Empty => return Err(End::Empty),

@@ -1,12 +1,12 @@
-//! Cost of a regular expression for each byte of text: about its number of states. The library that runs the
-//! expression may visit all states for each byte, and cannot be interrupted.
+//! Cost of a regular expression for each byte of text: approximately its number of states. The regex library may visit all
+//! states for each byte, and a search cannot be interrupted.
 
-/// Maximum size of the text, in bytes. All matches in it are in memory at the same time.
+/// Maximum size of the text, in bytes. All matches in the text are in memory at the same time.
 pub(super) const TEXT_BYTES: usize = 256 << 10;
 /// Maximum number of states.
 const MAX_STATES: u64 = 50_000;
 
-/// A regular expression may have too many states.
+/// The estimated number of states of a regular expression exceeds the maximum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the regular expression is too large: about {states} states of at most {MAX_STATES}; repeat less in it"

@@ -1,4 +1,4 @@
-//! The graph as a Mermaid flowchart.
+//! Converts a graph to a Mermaid flowchart.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -6,11 +6,13 @@ use std::fmt::Write;
 use super::tree::{Tree, tree};
 use super::{Graph, Kind, lines};
 
-/// The flowchart's text. Nodes are called `n0`, `n1`, … in their order, so that no id can mean something to Mermaid.
+/// The text of the flowchart. Nodes are named `n0`, `n1`, … in their order, so that no id is a keyword or a special
+/// character of Mermaid.
 pub fn mermaid(graph: &Graph) -> String {
     let tree = tree(graph);
     let mut out = String::from("flowchart TD\n");
-    // Group 0 is the whole graph. Their order has each before those in it, so that a stack gives the nesting.
+    // Group 0 is the whole graph. An entry of the stack opens a group, or closes it (`true`). A group is closed after all
+    // groups that it contains.
     let mut stack = vec![(0, false)];
     while let Some((group, closes)) = stack.pop() {
         let indent = "  ".repeat(tree.depth(group) + usize::from(group == 0));
@@ -59,8 +61,9 @@ fn shape(kind: Kind) -> (&'static str, &'static str) {
     }
 }
 
-/// A text between double quotes: all that Markdown, HTML or Mermaid could take for their own as `#NUMBER;`. Never empty, since
-/// Mermaid takes no empty text.
+/// Escapes a text that is written between double quotes. Letters, digits and a few punctuation characters stay. All other
+/// characters become `#NUMBER;`, since they can have a meaning in Markdown, HTML or Mermaid; control characters become spaces.
+/// The result is never empty, since Mermaid rejects an empty text.
 fn escaped(text: &str) -> String {
     let mut out = String::new();
     for (index, line) in lines(text).iter().enumerate() {

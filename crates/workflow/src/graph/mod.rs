@@ -1,4 +1,4 @@
-//! Graphs in Mermaid.
+//! Graphs with nodes, edges and boxes, and their Mermaid text.
 
 mod mermaid;
 #[cfg(test)]
@@ -7,12 +7,12 @@ mod tree;
 
 pub use mermaid::mermaid;
 
-/// A graph to draw. Edges and groups that name an unknown node are left out.
+/// A graph to draw. An edge from or to an unknown node is not drawn. An unknown node in a group is ignored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Graph {
-    /// The nodes, those that come first in the flow first.
+    /// The nodes, in the order of the flow.
     pub nodes: Vec<Node>,
-    /// The edges; they may lead back.
+    /// The edges. They may form cycles.
     pub edges: Vec<Edge>,
     /// Boxes around nodes.
     pub groups: Vec<Group>,
@@ -21,56 +21,57 @@ pub struct Graph {
 /// A step of the flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// Its name in the edges and groups; of several nodes with one name the first is meant.
+    /// Id that edges and groups use. If several nodes have the same id, edges and groups refer to the first.
     pub id: String,
-    /// What is written in it: of up to four lines the first 40 characters each.
+    /// Text of the node. At most four lines with at most 40 characters each are shown.
     pub label: String,
-    /// What it looks like.
+    /// Kind of the node. It selects the shape.
     pub kind: Kind,
 }
 
-/// What a node is.
+/// Kind of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Where the flow begins.
+    /// The start of the flow.
     Start,
-    /// Where it ends.
+    /// The end of the flow.
     End,
     /// A task.
     Task,
-    /// A choice between ways.
+    /// A choice between several edges.
     Choice,
-    /// Waiting for time to pass.
+    /// A wait for a duration.
     Wait,
-    /// Events that come or go.
+    /// Events that are received or sent.
     Event,
-    /// An error, raised or caught.
+    /// An error that is raised or caught.
     Error,
 }
 
-/// A way from one node to another.
+/// An edge from one node to another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Edge {
-    /// Where it begins: a node's id.
+    /// Id of the source node.
     pub from: String,
-    /// Where it leads: a node's id.
+    /// Id of the target node.
     pub to: String,
-    /// What is written beside it.
+    /// Text beside the edge.
     pub label: Option<String>,
 }
 
 /// A box around nodes and other boxes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Group {
-    /// What is written at its top.
+    /// Title at the top of the box.
     pub title: String,
-    /// The ids of its nodes; a node that several groups name is in the first of them, groups before what they contain.
+    /// Ids of the nodes. If several groups name a node, the first of them has it. A group comes before the groups that it
+    /// contains.
     pub nodes: Vec<String>,
-    /// The boxes in it; beyond 32 boxes in each other their nodes are in the last.
+    /// Boxes in this box. At most 32 boxes are nested: the nodes of deeper boxes are drawn in the 32nd.
     pub groups: Vec<Group>,
 }
 
-/// The lines of a label as they are shown: up to four, with up to 40 characters each.
+/// The lines of a label that are shown: at most four, with at most 40 characters each.
 fn lines(label: &str) -> Vec<String> {
     const LINES: usize = 4;
     const CHARACTERS: usize = 40;

@@ -1,15 +1,15 @@
-//! The groups of a graph, flattened.
+//! Flattens the nested groups of a graph.
 
 use std::collections::HashMap;
 
 use super::{Graph, Group};
 
-/// Boxes in each other; the nodes of deeper ones are in the last.
+/// Maximum nesting depth of boxes. The nodes of deeper boxes belong to the box at this depth.
 const MAX_DEPTH: usize = 32;
 
-/// The groups as a list, each before those in it; the first is the whole graph.
+/// The groups as a list. Each group comes before the groups that it contains. The first group is the whole graph.
 pub(super) struct Tree<'g> {
-    /// The index of each node.
+    /// Index of the first node with each id.
     pub(super) ids: HashMap<&'g str, usize>,
     groups: Vec<Flat<'g>>,
 }
@@ -28,7 +28,7 @@ enum Item {
     Group(usize),
 }
 
-/// Sorts the nodes into their groups.
+/// Assigns each node to its group.
 pub(super) fn tree(graph: &Graph) -> Tree<'_> {
     let mut ids = HashMap::new();
     for (index, node) in graph.nodes.iter().enumerate() {
@@ -67,12 +67,12 @@ impl Tree<'_> {
         self.groups.get(group).map_or("", |flat| flat.title)
     }
 
-    /// 0 for the whole graph.
+    /// Nesting depth of a group; 0 for the whole graph.
     pub(super) fn depth(&self, group: usize) -> usize {
         self.groups.get(group).map_or(0, |flat| flat.depth)
     }
 
-    /// The nodes that are in it and not in a group in it.
+    /// Nodes of a group, without the nodes of the groups that it contains.
     pub(super) fn nodes(&self, group: usize) -> Vec<usize> {
         let items = self.groups.get(group).map(|flat| flat.items.as_slice()).unwrap_or_default();
         items
@@ -81,7 +81,7 @@ impl Tree<'_> {
             .collect()
     }
 
-    /// The groups that are right in it.
+    /// Groups that a group contains directly.
     pub(super) fn groups(&self, group: usize) -> Vec<usize> {
         let items = self.groups.get(group).map(|flat| flat.items.as_slice()).unwrap_or_default();
         items

@@ -1,4 +1,4 @@
-//! Begins of the workflow and of its tasks.
+//! Starts a workflow instance and its tasks.
 
 use serde_json::Value;
 
@@ -48,14 +48,14 @@ impl Run<'_> {
         self.enter_list(root, 0, input);
     }
 
-    /// When the time of the whole runs out that begins now.
+    /// The time at which the timeout of the whole workflow expires if it starts now; `None` if the workflow has no timeout.
     pub(super) fn whole_timeout(&self, input: &Data) -> Result<Option<u64>, WorkflowError> {
         let timeout = self.program.timeout.as_ref();
         let ms = timeout.map(|timeout| self.duration(timeout, None, input)).transpose()?;
         Ok(ms.map(|ms| self.environment.now_ms.saturating_add(ms)))
     }
 
-    /// Begins the task at a position of a list, or ends the list.
+    /// Starts the task at `position` of a list. Ends the list if no task is at this position.
     pub(super) fn enter_list(&mut self, list: FrameId, position: u32, raw: Data) {
         let tasks = self.frame(list).and_then(|frame| self.list(frame));
         match tasks.and_then(|block| block.tasks.get(position as usize)) {

@@ -1,4 +1,4 @@
-//! `emit` and messages: what an instance sends.
+//! Events and messages that an instance sends: `emit` tasks and `publish`.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl Run<'_> {
         if !event.get("type").is_some_and(Value::is_string) {
             return Err(WorkflowError::new(ErrorKind::Expression, "the event's type is not text"));
         }
-        // The same for the same step, however often it is tried after a restart.
+        // The default id depends only on the instance and the step: it stays the same if a restart repeats the step.
         let unique = format!("{}-{}", self.instance.id, self.instance.steps);
         let source = format!("/workflows/{}", self.program.name);
         let time = rfc3339(self.environment.unix_ms);

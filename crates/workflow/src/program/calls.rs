@@ -1,4 +1,4 @@
-//! Calls and runs.
+//! Compiles `call` and `run` tasks.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use super::tasks::settled;
 use super::{Call, Http, HttpOutput, Kind, Publish, RunScript, RunWorkflow};
 use crate::document::{Key, Located};
 
-/// Maximum length of a script, in bytes. A longer script belongs into a function.
+/// Maximum length of a script, in bytes. Longer code must be a function.
 const MAX_SCRIPT_BYTES: usize = 256 << 10;
-/// Maximum length of a chain of names in `use.functions`.
+/// Maximum number of entries of `use.functions` that one call goes through, each naming the next.
 const MAX_ALIASES: usize = 8;
 
 impl Compiler {
@@ -123,7 +123,8 @@ impl Compiler {
         })
     }
 
-    /// A message to this node's broker. The AsyncAPI document is not fetched: the channel is the topic.
+    /// Compiles `call: asyncapi`, which publishes a message to the broker of this node. The AsyncAPI document is not fetched:
+    /// `channel` is the topic.
     fn asyncapi(&mut self, value: &Located, with: Option<&Located>) -> Option<Publish> {
         let Some(with) = with else {
             self.reader.problems.add(value.place, "`call: asyncapi` needs `with: {channel, message}`");
@@ -263,7 +264,7 @@ impl Compiler {
     }
 }
 
-/// The arguments of a function in `use.functions`, overridden by those of the task.
+/// Combines the arguments of an entry of `use.functions` with the arguments of the task, which override them.
 fn merged(base: Option<&Located>, above: Option<&Located>) -> Option<Located> {
     use crate::document::Node;
     let (base, above) = match (base, above) {

@@ -1,4 +1,4 @@
-//! Events: `emit`, `listen`, and the events of a schedule.
+//! Compiles `emit` and `listen` tasks, and the events of a schedule.
 
 use super::compile::Compiler;
 use super::tasks::settled;
@@ -69,7 +69,8 @@ impl Compiler {
         Some(Foreach { item, at, block: block?, output: settled(output)?, export: settled(export)? })
     }
 
-    /// `one`, `any` or `all` of some filters.
+    /// Compiles a strategy: `one`, `any` or `all` of its filters. `starts` is true for the events of a schedule and of `until`,
+    /// which must not have an `until` themselves.
     pub(super) fn strategy(&mut self, value: &Located, starts: bool) -> Option<Strategy> {
         let value = self.reader.object(value, "what is listened to")?;
         self.reader.check_keys(value, "what is listened to", &["one", "any", "all", "until"]);
@@ -103,7 +104,7 @@ impl Compiler {
                 self.reader.problems.add(value.place, "`all` of no filters");
                 return None;
             }
-            // All events.
+            // An empty list of filters matches all events.
             (true, _) => vec![EventFilter { attributes: Vec::new(), data: None, correlate: Vec::new() }],
             (false, _) => filters,
         };

@@ -1,4 +1,4 @@
-//! Tasks.
+//! Compiles tasks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const MAX_DEPTH: usize = 32;
 /// Maximum number of parallel iterations of a loop.
 const MAX_PARALLEL: u64 = 10_000;
 
-/// Keys that any task may have.
+/// Keys that are valid in every task.
 const COMMON: [&str; 7] = ["if", "input", "output", "export", "timeout", "then", "metadata"];
 /// The keys that select the kind of a task, each with its additional keys.
 const KINDS: [(&str, &[&str]); 12] = [
@@ -41,7 +41,7 @@ const KINDS: [(&str, &[&str]); 12] = [
 ];
 
 impl Compiler {
-    /// A list of tasks.
+    /// Compiles a list of tasks. `None` if the list or one of its tasks is invalid.
     pub fn block(&mut self, value: &Located, path: &str, depth: usize) -> Option<Block> {
         let Some(items) = value.items() else {
             let help = "a list of tasks, each with its name: - greet: {call: hello}";
@@ -146,7 +146,7 @@ impl Compiler {
         };
         let known: Vec<&str> = std::iter::once(kind).chain(COMMON).chain(more.iter().copied()).collect();
         self.reader.check_keys(task, &format!("`{kind}`"), &known);
-        // Tasks in this one put back what they found.
+        // `quick_bytes` covers the expressions of this task only. Each inner task restores the value when it ends.
         let around = std::mem::replace(&mut self.reader.quick_bytes, LINEAR_BYTES);
         let condition = task.get("if").map(|value| self.reader.expression(value, "`if`"));
         let data = self.data(task);
@@ -283,7 +283,7 @@ impl Compiler {
         for (index, named) in named.iter().enumerate() {
             let Some((key, task)) = named else { continue };
             let path = format!("{path}/fork/branches/{index}/{}", escape(&key.text));
-            // A branch has no other tasks that `then` could name.
+            // A branch has no sibling tasks that its `then` could name.
             ids.extend(self.task(key, task, &path, &[], depth + 1));
         }
         (ids.len() == items.len()).then_some(Fork { branches: ids, compete })
@@ -402,7 +402,7 @@ impl Compiler {
         })
     }
 
-    /// A field that a caught error must have, and its value.
+    /// Checks a field of `catch.errors.with`: `status` is a number from 100 to 599, any other field is a text.
     fn error_field(&mut self, key: &Key, value: &Located) {
         let plain = value.to_json();
         if key.text == "status" {
@@ -427,7 +427,7 @@ impl Compiler {
         }
     }
 
-    /// A retry policy. Reports a policy that cannot be applied.
+    /// Compiles a retry policy. Reports a policy that never retries, or that retries without a limit and without a delay.
     pub fn retry_policy(&mut self, value: &Located) -> Option<Retry> {
         let value = self.reader.object(value, "`retry`")?;
         self.reader.check_keys(
@@ -435,7 +435,7 @@ impl Compiler {
             "`retry`",
             &["when", "exceptWhen", "limit", "backoff", "jitter", "delay"],
         );
-        // Policies of `use.retries` are read before any task names the error's variable.
+        // Policies of `use.retries` are compiled outside of a task, so that no `catch` has declared the error's variable.
         let before = self.reader.scope.len();
         if !self.reader.scope.iter().any(|name| name == "error") {
             self.reader.scope.push("error".to_owned());
@@ -563,7 +563,7 @@ impl Compiler {
         self.reader.template(&error, "`error`")
     }
 
-    /// A condition over several events, for the synthesizer.
+    /// Checks a rule over several events (`metadata.events`) and returns it for the synthesizer. `None` if it is invalid.
     pub fn rule(&mut self, value: &Located, strategy: &super::Strategy) -> Option<Value> {
         let rule = value.to_json();
         let compile = |text: &str| {
@@ -581,7 +581,7 @@ impl Compiler {
     }
 }
 
-/// `Some(None)` if the value is missing, `None` if it is invalid.
+/// Converts an optional value: `Some(None)` if the value is missing, `None` if it is invalid.
 pub(super) fn settled<T>(value: Option<Option<T>>) -> Option<Option<T>> {
     match value {
         None => Some(None),
@@ -590,7 +590,7 @@ pub(super) fn settled<T>(value: Option<Option<T>>) -> Option<Option<T>> {
     }
 }
 
-/// A name as a part of a JSON pointer (RFC 6901, section 3).
+/// Escapes a name for use as a part of a JSON pointer (RFC 6901, section 3).
 fn escape(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
