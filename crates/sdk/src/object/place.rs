@@ -88,7 +88,7 @@ impl Place {
     pub fn parse<T: DeserializeOwned>(&self, field_type: FieldType, json: &[u8]) -> Result<T, HostError> {
         serde_json::from_slice(json).map_err(|error| {
             let wanted = std::any::type_name::<T>();
-            self.invalid(field_type, format_args!("its value is no {wanted}: {error}"))
+            self.invalid(field_type, format_args!("its value is not a {wanted}: {error}"))
         })
     }
 

@@ -134,7 +134,7 @@ impl Compiler {
         let valid = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_' || c == '.';
         if name.is_empty() || name.len() > 63 || !name.chars().all(valid) {
             let help = "names have up to 63 letters, digits, `-`, `_` and `.`";
-            self.reader.problems.add_with_help(value.place, format!("`{name}` is no {key}"), help);
+            self.reader.problems.add_with_help(value.place, format!("`{name}` is not a valid {key}"), help);
             return None;
         }
         Some(name)

@@ -30,7 +30,10 @@ fn every_problem_has_its_place_and_words() {
 fn the_head_is_looked_at() {
     for (head, problem) in [
         ("document: {dsl: '2.0.0', namespace: a, name: b, version: '1'}", "1:17: DSL 2.0.0 is not known"),
-        ("document: {dsl: '1.0.0', namespace: a, name: 'b c', version: '1'}", "1:46: `b c` is not a name"),
+        (
+            "document: {dsl: '1.0.0', namespace: a, name: 'b c', version: '1'}",
+            "1:46: `b c` is not a valid name",
+        ),
         ("document: {dsl: '1.0.0', namespace: a, version: '1'}", "1:11: `document` needs `name`"),
         ("document: {dsl: '1.0.0', namespace: a, name: b}", "1:11: `document` needs `version`"),
         ("document: 5", "1:11: `document` is an object, not a number"),
