@@ -5,7 +5,7 @@ use std::fmt;
 use super::compiled::{Compiled, CompiledBlock, CompiledTag};
 use super::policy::{AffinityRule, BlockOrder, Followup, Limits, MAX_BLOCKS_OF_TAG, Tolerance};
 use super::strategy::{Choice, Draws};
-use super::view::{Health, Request, View};
+use super::view::{Health, Load, Request, View};
 use super::workers::{WorkerIndex, WorkerSet};
 
 /// Where a call runs.
@@ -396,7 +396,10 @@ impl<O: Observer> Run<'_, O> {
         for worker in able.iter() {
             let limits =
                 block.limits_of.get(usize::from(worker)).and_then(|at| block.limits.get(usize::from(*at)));
-            let Some(reason) = self.unfit(worker, limits.copied().unwrap_or_default()) else { continue };
+            let load = self.view.load(worker);
+            let Some(reason) = unfit(load, limits, self.now_ms, self.request.memory_bytes) else {
+                continue;
+            };
             fit.usable.remove(worker);
             if reason == Skip::Full && block.usable_if_full.contains(worker) {
                 fit.full.insert(worker);
@@ -415,42 +418,9 @@ impl<O: Observer> Run<'_, O> {
         *able = able.difference(excluded);
     }
 
-    /// Why the state of a worker excludes it.
-    fn unfit(&self, worker: WorkerIndex, limits: Limits) -> Option<Skip> {
-        let load = self.view.load(worker);
-        if let Some(reason) = self.unavailable(worker) {
-            return Some(reason);
-        }
-        if let Some(limit_percent) = limits.capacity_used_percent {
-            let used = load.memory_total_bytes.saturating_sub(load.memory_free_bytes);
-            if u128::from(used) * 100 >= u128::from(load.memory_total_bytes) * u128::from(limit_percent) {
-                return Some(Skip::CapacityUsed {
-                    used_permille: load.memory_used_permille(),
-                    limit_percent,
-                });
-            }
-        }
-        if let Some(limit) = limits.max_concurrent_invocations {
-            let invocations = load.invocations();
-            if invocations >= limit {
-                return Some(Skip::Concurrent { invocations, limit });
-            }
-        }
-        load.is_full(self.request.memory_bytes).then_some(Skip::Full)
-    }
-
     /// Why a worker takes no work at all.
     fn unavailable(&self, worker: WorkerIndex) -> Option<Skip> {
-        let load = self.view.load(worker);
-        match load.health {
-            Health::Up if load.back_off_until_ms > self.now_ms => {
-                Some(Skip::BackingOff { until_ms: load.back_off_until_ms })
-            }
-            Health::Up => None,
-            Health::Away => Some(Skip::Away),
-            Health::Draining => Some(Skip::Draining),
-            Health::Failing => Some(Skip::Failing),
-        }
+        unavailable(self.view.load(worker), self.now_ms)
     }
 
     /// The rule without a policy: this node if it has the code, else the nearest worker that has it. Full workers are
@@ -479,6 +449,39 @@ impl<O: Observer> Run<'_, O> {
             self.observer.note(Note::Chosen { worker, by: By::NearestWithCode });
         }
         found
+    }
+}
+
+/// Why the state of a worker excludes it from a block.
+fn unfit(load: &Load, limits: Option<&Limits>, now_ms: u64, memory_bytes: u64) -> Option<Skip> {
+    if let Some(reason) = unavailable(load, now_ms) {
+        return Some(reason);
+    }
+    if let Some(limit_percent) = limits.and_then(|limits| limits.capacity_used_percent) {
+        let used = load.memory_total_bytes.saturating_sub(load.memory_free_bytes);
+        if u128::from(used) * 100 >= u128::from(load.memory_total_bytes) * u128::from(limit_percent) {
+            return Some(Skip::CapacityUsed { used_permille: load.memory_used_permille(), limit_percent });
+        }
+    }
+    if let Some(limit) = limits.and_then(|limits| limits.max_concurrent_invocations) {
+        let invocations = load.invocations();
+        if invocations >= limit {
+            return Some(Skip::Concurrent { invocations, limit });
+        }
+    }
+    load.is_full(memory_bytes).then_some(Skip::Full)
+}
+
+/// Why a worker takes no work at all.
+fn unavailable(load: &Load, now_ms: u64) -> Option<Skip> {
+    match load.health {
+        Health::Up if load.back_off_until_ms > now_ms => {
+            Some(Skip::BackingOff { until_ms: load.back_off_until_ms })
+        }
+        Health::Up => None,
+        Health::Away => Some(Skip::Away),
+        Health::Draining => Some(Skip::Draining),
+        Health::Failing => Some(Skip::Failing),
     }
 }
 

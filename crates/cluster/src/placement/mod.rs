@@ -12,6 +12,7 @@ mod compiled;
 mod decision;
 mod explain;
 mod policy;
+pub mod shares;
 mod strategy;
 #[cfg(test)]
 mod tests;

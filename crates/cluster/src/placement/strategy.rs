@@ -29,6 +29,12 @@ impl Draws {
     }
 }
 
+/// Weight of a node for a key, of their hashes: both halves of the product, as in wyhash.
+pub(crate) fn weight(key: u64, node: u64) -> u64 {
+    let product = u128::from(key) * u128::from(node);
+    (product >> 64) as u64 ^ product as u64
+}
+
 /// What a choice depends on.
 pub(crate) struct Choice<'a> {
     pub(crate) compiled: &'a Compiled,
@@ -99,11 +105,16 @@ impl Choice<'_> {
     /// The worker with the greatest hash of its node and the key: the same one as long as it is usable (Thaler,
     /// Ravishankar: Using Name-Based Mappings to Increase Hit Rates, 1998).
     pub(crate) fn by_key(&self, usable: &WorkerSet, key: u64) -> Option<WorkerIndex> {
-        let weight = |index: &WorkerIndex| {
-            let node = self.compiled.node_hashes.get(usize::from(*index)).copied().unwrap_or_default();
-            (mix(key ^ node), *index)
-        };
-        usable.iter().max_by_key(weight)
+        let key = mix(key);
+        let mut best = None;
+        for index in usable.iter() {
+            let node = self.compiled.node_hashes.get(usize::from(index)).copied().unwrap_or_default();
+            let weight = weight(key, node);
+            if best.is_none_or(|(most, _)| weight >= most) {
+                best = Some((weight, index));
+            }
+        }
+        best.map(|(_, index)| index)
     }
 
     /// This node, else one of the least round trip; among equally near ones the less loaded of two.

@@ -75,6 +75,21 @@ impl Load {
     }
 }
 
+/// A worker of which nothing is known.
+static AWAY: Load = Load {
+    health: Health::Away,
+    memory_free_bytes: 0,
+    memory_total_bytes: 0,
+    permits_free: 0,
+    permits_total: 0,
+    running: 0,
+    queued: 0,
+    in_flight: 0,
+    pressure_permille: 0,
+    rtt_us: 0,
+    back_off_until_ms: 0,
+};
+
 /// The state of all workers. It changes with each heartbeat; a compiled policy does not.
 #[derive(Debug, Clone, Default)]
 pub struct View {
@@ -86,8 +101,8 @@ pub struct View {
 }
 
 impl View {
-    pub(crate) fn load(&self, worker: WorkerIndex) -> Load {
-        self.loads.get(usize::from(worker)).copied().unwrap_or_default()
+    pub(crate) fn load(&self, worker: WorkerIndex) -> &Load {
+        self.loads.get(usize::from(worker)).unwrap_or(&AWAY)
     }
 }
 

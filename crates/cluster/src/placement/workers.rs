@@ -151,17 +151,8 @@ impl WorkerSet {
     }
 
     /// The workers in ascending order.
-    pub fn iter(&self) -> impl Iterator<Item = WorkerIndex> + '_ {
-        self.words.iter().enumerate().filter(|(_, word)| **word != 0).flat_map(|(at, word)| {
-            let mut rest = *word;
-            std::iter::from_fn(move || {
-                let bit = rest.trailing_zeros();
-                (rest != 0).then(|| {
-                    rest &= rest - 1;
-                    (at as u32 * 64 + bit) as WorkerIndex
-                })
-            })
-        })
+    pub fn iter(&self) -> Iter<'_> {
+        Iter { words: &self.words, base: 0, rest: self.words[0] }
     }
 
     /// The worker that has `rank` others of the set before it.
@@ -179,6 +170,31 @@ impl WorkerSet {
             before += here;
         }
         None
+    }
+}
+
+/// The workers of a set in ascending order.
+#[derive(Debug, Clone)]
+pub struct Iter<'a> {
+    words: &'a [u64; WORDS],
+    /// Position of the first worker of the current word.
+    base: usize,
+    /// Workers of the current word that are still to come.
+    rest: u64,
+}
+
+impl Iterator for Iter<'_> {
+    type Item = WorkerIndex;
+
+    #[inline]
+    fn next(&mut self) -> Option<WorkerIndex> {
+        while self.rest == 0 {
+            self.base += 64;
+            self.rest = *self.words.get(self.base / 64)?;
+        }
+        let bit = self.rest.trailing_zeros() as usize;
+        self.rest &= self.rest - 1;
+        Some((self.base + bit) as WorkerIndex)
     }
 }
 

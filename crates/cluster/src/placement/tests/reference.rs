@@ -10,6 +10,7 @@ use crate::placement::{
     AffinityRule, Block, BlockOrder, Distribution, Followup, Health, Limits, Strategy, Tag, Target,
     Tolerance, WorkerList,
 };
+use crate::replication::mix;
 
 type Names = BTreeSet<String>;
 
@@ -156,8 +157,8 @@ fn by_block(world: &World, block: &Block) -> Names {
     if let Some(key) = world.key.filter(|_| block.sticky) {
         let weight = |member: &&Member| {
             let position = world.members.iter().position(|other| other.name == member.name).unwrap();
-            let mix = crate::replication::mix;
-            mix(key ^ mix(position as u64 + 1))
+            let product = u128::from(mix(key)) * u128::from(mix(position as u64 + 1));
+            (product >> 64) as u64 ^ product as u64
         };
         let chosen = world.members.iter().filter(|member| names.contains(&member.name)).max_by_key(weight);
         return chosen.map(one).unwrap_or_default();
