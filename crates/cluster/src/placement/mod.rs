@@ -18,6 +18,7 @@ mod strategy;
 mod tests;
 mod view;
 mod workers;
+pub mod zone;
 
 pub use compiled::Compiled;
 pub use decision::{Decision, Refusal, Skip, place};

@@ -115,14 +115,21 @@ mod tests {
         assert_eq!(Relation::of(node(1, None), node(1, None)), Relation::SameZone);
         let members = [node(1, Some("a")), node(2, Some("a")), node(3, Some("b")), node(4, None)];
         assert_eq!(EntryNodes::count(worker, members.into_iter()), EntryNodes { all: 4, in_zone: 2 });
-        assert_eq!(EntryNodes::count(node(9, None), members.into_iter()), EntryNodes { all: 5, in_zone: 1 });
+        assert_eq!(
+            EntryNodes::count(node(9, None), members.into_iter()),
+            EntryNodes { all: 5, in_zone: 1 }
+        );
     }
 
     #[test]
     fn a_small_worker_still_runs_one_invocation() {
         let many = EntryNodes { all: 1_000, in_zone: 1_000 };
         assert_eq!(share_bytes(Distribution::Default, Relation::SameZone, 64, many, 16), 16);
-        assert_eq!(share_bytes(Distribution::MinMemory, Relation::OtherZone, 8, many, 16), 8, "no more than all");
+        assert_eq!(
+            share_bytes(Distribution::MinMemory, Relation::OtherZone, 8, many, 16),
+            8,
+            "no more than all"
+        );
         assert_eq!(share_bytes(Distribution::Isolated, Relation::OtherZone, 64, many, 16), 0);
     }
 
