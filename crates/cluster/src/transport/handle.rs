@@ -16,7 +16,9 @@ use super::join_service::JoinService;
 use super::local_node::LocalNode;
 use super::node_starts::Copy;
 use super::peer::PeerInfo;
+use super::peer_stream::{OpenStreamError, PeerStream};
 use super::peer_table::PeerTable;
+use crate::network::side_streams::StreamPurpose;
 use crate::network::task_time::{TaskTime, TaskTimer};
 use crate::{Certificate, CertificateError, ClusterKey, Revocation, Token};
 
@@ -69,6 +71,20 @@ impl Handle {
         let peer = self.peers.get(node_id).filter(|peer| !peer.closing.is_cancelled());
         let peer = peer.ok_or(SendError::Gone { node_id })?;
         if peer.outbox.try_send(frame) { Ok(()) } else { Err(SendError::Full { node_id }) }
+    }
+
+    /// Opens a stream to a member, beside the channel, on the same connection. At most 8 of them are open to one member;
+    /// a further one waits for the end of another. Takes at most 5 s. If the call is cancelled, no stream stays open.
+    ///
+    /// # Errors
+    /// `Gone` without an open channel, `Unsupported` if the member runs an older version, `TimedOut` after 5 s.
+    pub async fn open_stream(
+        &self,
+        node_id: u64,
+        purpose: StreamPurpose,
+    ) -> Result<PeerStream, OpenStreamError> {
+        let peer = self.peers.get(node_id).ok_or(OpenStreamError::Gone { node_id })?;
+        peer.open_stream(purpose).await
     }
 
     /// The members with a channel, by number.

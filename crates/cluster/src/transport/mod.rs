@@ -25,6 +25,7 @@ mod node_starts;
 mod options;
 mod outbox;
 mod peer;
+mod peer_stream;
 mod peer_table;
 mod start;
 
@@ -38,4 +39,5 @@ pub use handle::{Handle, SendError};
 pub use node_starts::Copy;
 pub use options::Options;
 pub use peer::PeerInfo;
+pub use peer_stream::{IncomingStream, IncomingStreams, OpenStreamError, PeerStream};
 pub use start::{StartError, Transport};

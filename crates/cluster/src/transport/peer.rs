@@ -1,5 +1,6 @@
 //! A member with an open channel.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,9 +12,11 @@ use tokio_util::sync::CancellationToken;
 use super::event::DownReason;
 use super::node_starts::NodeStart;
 use super::outbox::Outbox;
+use super::peer_stream::{OpenStreamError, PeerStream, PeerStreams};
 use crate::Certificate;
 use crate::handshake::{Greeted, Hello};
 use crate::network::address::{self, TransportKind};
+use crate::network::side_streams::{StreamOpener, StreamPurpose};
 
 /// A member with a channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +73,8 @@ pub(crate) struct Peer {
     answered_us: AtomicU64,
     answered: Notify,
     close_reason: Mutex<Option<DownReason>>,
+    /// Set while the channel is open.
+    streams: OnceLock<PeerStreams>,
 }
 
 impl Peer {
@@ -101,6 +106,7 @@ impl Peer {
             answered_us: AtomicU64::new(0),
             answered: Notify::new(),
             close_reason: Mutex::new(None),
+            streams: OnceLock::new(),
         }
     }
 
@@ -143,6 +149,19 @@ impl Peer {
             }
         };
         tokio::time::timeout(within, answered).await.unwrap_or(false)
+    }
+
+    /// The channel is open: streams can be opened on its connection until `ended`.
+    pub(crate) fn serve_streams(&self, opener: StreamOpener, ended: CancellationToken) {
+        // A peer has one channel.
+        let _ = self.streams.set(PeerStreams { opener, ended });
+    }
+
+    /// Opens a stream within 5 s.
+    pub(crate) async fn open_stream(&self, purpose: StreamPurpose) -> Result<PeerStream, OpenStreamError> {
+        let node_id = self.node_id();
+        let streams = self.streams.get().ok_or(OpenStreamError::Gone { node_id })?;
+        streams.open(node_id, purpose).await
     }
 
     /// Ends the channel; the first reason counts.
