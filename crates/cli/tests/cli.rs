@@ -128,7 +128,7 @@ fn no_node_is_3_and_says_where() {
 #[test]
 fn a_bad_manifest_is_7_and_shown_like_a_compiler_does() {
     let folder = tempfile::tempdir().unwrap();
-    let text = "app = \"a\"\n[functions.f]\nmain = \"f.js\"\nplacement = \"near\"\ntrigers = []\n";
+    let text = "app = \"a\"\n[functions.f]\nmain = \"f.js\"\nplacement = \"near data\"\ntrigers = []\n";
     fs::write(folder.path().join("edgefaas.toml"), text).unwrap();
     for path in [".", "edgefaas.toml"] {
         let (code, stdout, stderr) = run(folder.path(), &["build", path]);
@@ -136,12 +136,12 @@ fn a_bad_manifest_is_7_and_shown_like_a_compiler_does() {
         assert_eq!(stdout, "");
         assert_eq!(
             stderr,
-            "error: `placement` is not supported yet\n \
-             --> ./edgefaas.toml:4:1\n  \
+            "error: `near data` cannot be the tag of a placement policy\n \
+             --> ./edgefaas.toml:4:13\n  \
              |\n\
-             4 | placement = \"near\"\n  \
-             | ^^^^^^^^^\n  \
-             = help: a node runs all functions itself; remove the key\n\n\
+             4 | placement = \"near data\"\n  \
+             |             ^^^^^^^^^^^\n  \
+             = help: write 1 to 63 letters, digits, `_`, `-`, `.` and `=`, such as camera or floor=2\n\n\
              error: unknown key `trigers` in [functions.f]\n \
              --> ./edgefaas.toml:5:1\n  \
              |\n\

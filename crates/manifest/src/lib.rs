@@ -7,6 +7,7 @@ mod check;
 mod cron;
 mod diagnostic;
 mod hosts;
+mod nodes;
 mod object_class;
 mod parse;
 mod permissions;
@@ -23,6 +24,7 @@ pub use check::{NODE_TRIGGERS, glob_error, glob_matches, is_asset_name, is_name,
 pub use cron::{next_after, parse_cron};
 pub use diagnostic::{ManifestError, Problem};
 pub use hosts::{HttpPattern, TcpHost, TcpTarget, address_of, may_lead_to};
+pub use nodes::{NodeCount, NodeSelection};
 pub use object_class::{Classes, ObjectClass, ObjectDurability, Origin, Recovery};
 pub use permissions::{Permission, PermissionError, PermissionKind, Permissions};
 pub use single_file::{SingleFileError, single_file, single_file_name, single_workflow};
@@ -44,6 +46,8 @@ pub struct Manifest {
     pub assets: Vec<String>,
     /// Classes of objects, by patterns of their names; `*` stands for any characters.
     pub objects: BTreeMap<String, ObjectClass>,
+    /// The nodes of a cluster on which the app runs.
+    pub nodes: NodeSelection,
 }
 
 impl Manifest {
@@ -86,6 +90,8 @@ pub struct Function {
     pub config: BTreeMap<String, serde_json::Value>,
     /// Names of the secrets it may read.
     pub secrets: Vec<String>,
+    /// The tag of the placement policies that decide where its invocations run; none for the policy `default`.
+    pub placement: Option<String>,
 }
 
 /// The form of a function's source.

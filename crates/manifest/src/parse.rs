@@ -13,6 +13,7 @@ use super::check::{
 };
 use super::cron::parse_cron;
 use super::diagnostic::{ManifestError, Problems};
+use super::nodes::{nodes, placement};
 use super::object_class::{ObjectClass, ObjectDurability, Origin, Recovery};
 use super::permissions::{PermissionKind, Permissions};
 use super::reader::{Item, Table};
@@ -67,7 +68,7 @@ pub(super) fn manifest(text: &str, file: &str) -> Result<Manifest, ManifestError
 }
 
 fn app(document: &DeTable<'_>, problems: &mut Problems) -> Option<Manifest> {
-    let known = ["app", "functions", "workflows", "assets", "objects"];
+    let known = ["app", "functions", "workflows", "assets", "objects", "nodes"];
     let top = Table::new(document, "in the manifest", &known, problems);
     let app = match top.get("app") {
         Some(item) => item.text(problems).and_then(|name| checked_name(name, &item.span, problems)),
@@ -80,6 +81,7 @@ fn app(document: &DeTable<'_>, problems: &mut Problems) -> Option<Manifest> {
     let assets = top.get("assets").map(|item| assets(&item, problems)).unwrap_or_default();
     let workflows = top.get("workflows").map(|item| workflows(&item, problems)).unwrap_or_default();
     let objects = top.get("objects").map(|item| objects(&item, problems)).unwrap_or_default();
+    let nodes = top.get("nodes").map(|item| nodes(&item, problems)).unwrap_or_default();
     let mut functions = BTreeMap::new();
     let found = top.get("functions").map(|item| item.entries(problems));
     if found.as_ref().is_none_or(Vec::is_empty) && workflows.files.is_empty() {
@@ -94,7 +96,7 @@ fn app(document: &DeTable<'_>, problems: &mut Problems) -> Option<Manifest> {
             functions.insert(name, function);
         }
     }
-    Some(Manifest { app: app?, functions, workflows, assets, objects })
+    Some(Manifest { app: app?, functions, workflows, assets, objects, nodes })
 }
 
 fn checked_name(name: &str, span: &std::ops::Range<usize>, problems: &mut Problems) -> Option<String> {
@@ -136,11 +138,7 @@ fn function(item: &Item<'_>, paths: &mut HttpPaths, problems: &mut Problems) -> 
     let config = table.get("config").map(|item| config(&item, problems)).unwrap_or_default();
     let secrets = table.get("secrets").map(|item| secrets(&item, problems)).unwrap_or_default();
 
-    if let Some(item) = table.get("placement")
-        && item.text(problems).is_some()
-    {
-        not_supported(&item, "a node runs all functions itself; remove the key", problems);
-    }
+    let placement = table.get("placement").and_then(|item| placement(&item, problems));
     let mut reuse = false;
     if let Some(item) = table.get("isolation") {
         match item.word(&["fresh", "reuse", "shared"], problems) {
@@ -163,7 +161,7 @@ fn function(item: &Item<'_>, paths: &mut HttpPaths, problems: &mut Problems) -> 
         let message = "`order_by` needs a queue whose order is `fifo`".into();
         problems.add(&ordered.span, message, Some(help.into()));
     }
-    Some(Function { main: main?, triggers, limits, permissions, reuse, retry, config, secrets })
+    Some(Function { main: main?, triggers, limits, permissions, reuse, retry, config, secrets, placement })
 }
 
 fn retry(item: &Item<'_>, problems: &mut Problems) -> Retry {
@@ -590,8 +588,4 @@ fn workflows(item: &Item<'_>, problems: &mut Problems) -> Workflows {
 
 fn workflow_files(item: &Item<'_>, problems: &mut Problems) -> Vec<String> {
     file_patterns(item, "workflows", "workflows/*.yaml", problems)
-}
-
-fn not_supported(item: &Item<'_>, help: &str, problems: &mut Problems) {
-    problems.add(&item.key_span, format!("`{}` is not supported yet", item.key), Some(help.into()));
 }

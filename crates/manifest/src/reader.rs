@@ -55,6 +55,10 @@ impl<'a> Item<'a> {
         self.value.is_array()
     }
 
+    pub(super) fn is_number(&self) -> bool {
+        matches!(self.value, DeValue::Integer(_))
+    }
+
     /// Whether this is a table with such a key.
     pub(super) fn has(&self, key: &str) -> bool {
         matches!(self.value, DeValue::Table(entries) if entries.contains_key(key))

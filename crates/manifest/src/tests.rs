@@ -286,11 +286,11 @@ fn bad_sources_names_and_documents() {
 }
 
 #[test]
-fn what_is_not_there_yet_is_refused_with_its_line() {
+fn values_that_are_not_supported_are_refused_with_their_line() {
     for (line, expected) in [
         ("triggers = [{ mqtt = \"a\", order_by = \"topic\" }]", "4:38 `order_by` needs a `qos` of 1 or 2"),
         ("triggers = [{ http = \"/a\", auth = \"basic\" }]", "4:35 `auth` cannot be `basic`"),
-        ("placement = \"near\"", "4:1 `placement` is not supported yet"),
+        ("placement = \"near data\"", "4:13 `near data` cannot be the tag of a placement policy"),
         ("isolation = \"shared\"", "4:13 `isolation = \"shared\"` is not supported"),
         ("retry = { jitter = 1.5 }", "4:20 `jitter` must be a number from 0 to 1"),
         (
@@ -506,4 +506,34 @@ fn waits_double_up_to_the_longest_and_chance_shortens_them() {
     assert_eq!(waits, [1, 2, 4, 8, 10, 10]);
     assert_eq!(retry.wait_after(1, 1.0), Duration::from_millis(500));
     assert_eq!(retry.wait_after(u32::MAX, 0.0), max_backoff);
+}
+
+#[test]
+fn nodes_and_placement_are_read() {
+    let parse = |nodes: &str| {
+        let text = format!(
+            "app = \"a\"\n[functions.f]\nmain = \"f.js\"\nplacement = \"near-data\"\n[nodes]\n{nodes}\n"
+        );
+        Manifest::parse(&text, FILE_NAME).map_err(|error| error.to_string())
+    };
+    let manifest =
+        parse("on = 2\nlabels = [\"camera\", \"floor=2\", \"camera\"]\nzones = [\"east\"]").unwrap();
+    assert_eq!(manifest.functions["f"].placement.as_deref(), Some("near-data"));
+    let expected = NodeSelection {
+        on: NodeCount::Count(2),
+        labels: vec!["camera".into(), "floor=2".into()],
+        zones: vec!["east".into()],
+    };
+    assert_eq!(manifest.nodes, expected);
+    assert_eq!(parse("on = \"one-per-zone\"").unwrap().nodes.on, NodeCount::OnePerZone);
+    assert_eq!(parse("").unwrap().nodes, NodeSelection::default());
+    for (nodes, expected) in [
+        ("on = 0", "`on` must be from 1 to 1024"),
+        ("on = \"some\"", "`on` cannot be `some`"),
+        ("labels = [\"a b\"]", "`a b` is not a label"),
+        ("lables = []", "unknown key `lables` in [nodes]"),
+    ] {
+        let error = parse(nodes).unwrap_err();
+        assert!(error.contains(expected), "{nodes}: {error}");
+    }
 }

@@ -1,9 +1,10 @@
-//! The platform of a node: the wall clock, atomic replacement of files, checks of files with keys, addresses, and memory
-//! budgets. It knows no functions and no messages.
+//! The platform of a node: the wall clock, atomic replacement of files, checks of files with keys, addresses, the form
+//! of labels, and memory budgets. It knows no functions and no messages.
 
 mod budget;
 mod clock;
 mod files;
+mod label;
 mod net;
 pub mod private_files;
 mod program;
@@ -11,5 +12,6 @@ mod program;
 pub use budget::{Budget, Taken};
 pub use clock::Clock;
 pub use files::replace as replace_file;
+pub use label::{LABEL_RULE, is_label};
 pub use net::is_loopback;
 pub use program::this_program;
