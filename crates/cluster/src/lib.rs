@@ -50,6 +50,7 @@ mod penalties;
 pub mod replication;
 mod revocation;
 pub mod simulation;
+pub mod status;
 mod transport;
 pub mod wire;
 
@@ -69,5 +70,5 @@ pub use network::task_time::{TaskTime, TaskTimer};
 pub use revocation::{Revocation, RevocationList, Revocations};
 pub use transport::{
     Copy, Counters, DownReason, Event, EventReceiver, Handle, IncomingStream, IncomingStreams,
-    OpenStreamError, Options, PeerInfo, PeerStream, SendError, StartError, Transport,
+    OpenStreamError, Options, PeerInfo, PeerStatus, PeerStream, SendError, StartError, Transport,
 };

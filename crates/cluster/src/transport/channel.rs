@@ -22,6 +22,7 @@ use super::greeting::Greeter;
 use super::link::{Link, Outcome};
 use super::peer::Peer;
 use super::peer_stream::IncomingStream;
+use super::status::facts_interval;
 use crate::handshake::{Hello, Refusal};
 use crate::known_addresses::{decode_addresses, encode_addresses};
 use crate::liveness::{Due, Liveness};
@@ -30,6 +31,7 @@ use crate::network::address;
 use crate::network::frame::{self, Kind, ReadError};
 use crate::network::side_streams::{CountedStream, SideStreams, StreamPurpose};
 use crate::revocation::RevocationFrame;
+use crate::status::{MAX_FACTS_BYTES, MAX_LOAD_BYTES};
 use crate::{CertificateError, RevocationList};
 
 /// Limit of a control frame, whatever the limit of the node's frames.
@@ -82,6 +84,7 @@ impl ChannelServer {
         let streams_ended = peer.closing.child_token();
         let streams_end = streams_ended.clone().drop_guard();
         peer.serve_streams(opener, streams_ended.clone());
+        self.greeter.peers.status_changed();
         let (reader, mut writer) = stream.split();
         let channel = Channel {
             server: self,
@@ -96,6 +99,7 @@ impl ChannelServer {
             reason = channel.write(&mut writer) => reason,
             reason = channel.watch() => reason,
             never = channel.report_writable() => match never {},
+            never = channel.send_facts() => match never {},
             never = channel.pass_streams(&mut accepted, &streams_ended) => match never {},
             () = peer.closing.cancelled() => {
                 channel.say_goodbye(&mut writer).await;
@@ -222,6 +226,18 @@ impl Channel<'_> {
             }
             Kind::RevocationSet => {
                 self.take_revocations(RevocationFrame::decode(&body).map_err(|_| malformed)?).await
+            }
+            Kind::Load if body.len() > MAX_LOAD_BYTES => Err(too_large),
+            Kind::Load => {
+                self.peer.load_received(body);
+                self.server.greeter.peers.status_changed();
+                Ok(())
+            }
+            Kind::Facts if body.len() > MAX_FACTS_BYTES => Err(too_large),
+            Kind::Facts => {
+                self.peer.facts_received(body);
+                self.server.greeter.peers.status_changed();
+                Ok(())
             }
             Kind::Goodbye => Err(DownReason::Left),
             Kind::Copied => {
@@ -367,6 +383,21 @@ impl Channel<'_> {
             }
         }
         // The connection has ended; the channel notices that by itself.
+        pending().await
+    }
+
+    /// Sends the facts of this node now and whenever they change.
+    async fn send_facts(&self) -> Infallible {
+        let mut facts = self.server.greeter.local.status.facts();
+        // The sender lives as long as the transport.
+        while facts.changed().await.is_ok() {
+            let facts = facts.borrow_and_update().clone();
+            if !facts.is_empty() {
+                let interval = facts_interval(facts.len());
+                self.peer.outbox.facts(facts);
+                tokio::time::sleep(interval).await;
+            }
+        }
         pending().await
     }
 

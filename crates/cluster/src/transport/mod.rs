@@ -28,6 +28,7 @@ mod peer;
 mod peer_stream;
 mod peer_table;
 mod start;
+mod status;
 
 #[cfg(test)]
 mod tests;
@@ -41,3 +42,4 @@ pub use options::Options;
 pub use peer::PeerInfo;
 pub use peer_stream::{IncomingStream, IncomingStreams, OpenStreamError, PeerStream};
 pub use start::{StartError, Transport};
+pub use status::PeerStatus;

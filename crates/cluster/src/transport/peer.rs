@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use libp2p::{Multiaddr, PeerId};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -13,6 +14,7 @@ use super::event::DownReason;
 use super::node_starts::NodeStart;
 use super::outbox::Outbox;
 use super::peer_stream::{OpenStreamError, PeerStream, PeerStreams};
+use super::status::{PeerStatus, ReceivedStatus, RoundTrips};
 use crate::Certificate;
 use crate::handshake::{Greeted, Hello};
 use crate::network::address::{self, TransportKind};
@@ -39,7 +41,7 @@ pub struct PeerInfo {
     pub incarnation: u32,
     /// Time at which the channel opened.
     pub connected_since: Instant,
-    /// Round-trip time of the last heartbeat; `None` before the first.
+    /// Median of the round-trip times of the last 9 heartbeats; `None` before the first.
     pub rtt: Option<Duration>,
     /// Bytes received, with framing, without encryption.
     pub bytes_in: u64,
@@ -68,7 +70,8 @@ pub(crate) struct Peer {
     /// Cancelled when the channel has ended and the node was notified.
     pub(crate) gone: CancellationToken,
     software: String,
-    rtt_us: AtomicU64,
+    round_trips: Mutex<RoundTrips>,
+    received_status: Mutex<ReceivedStatus>,
     /// Time at which the last answered heartbeat was sent, in microseconds.
     answered_us: AtomicU64,
     answered: Notify,
@@ -84,7 +87,7 @@ impl Peer {
         hello: &Hello,
         address: Multiaddr,
         is_dialed: bool,
-        outbox_bytes: usize,
+        outbox: Outbox,
         closing: CancellationToken,
     ) -> Self {
         Self {
@@ -96,13 +99,14 @@ impl Peer {
             instance: hello.instance,
             skew_ms: greeted.skew_ms,
             since: Instant::now(),
-            outbox: Outbox::new(outbox_bytes),
+            outbox,
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
             closing,
             gone: CancellationToken::new(),
             software: hello.software.clone(),
-            rtt_us: AtomicU64::new(0),
+            round_trips: Mutex::default(),
+            received_status: Mutex::default(),
             answered_us: AtomicU64::new(0),
             answered: Notify::new(),
             close_reason: Mutex::new(None),
@@ -126,7 +130,7 @@ impl Peer {
 
     /// The heartbeat sent at `sent_us` was answered after `rtt_us`.
     pub(crate) fn heartbeat_answered(&self, sent_us: u64, rtt_us: u64) {
-        self.rtt_us.store(rtt_us.max(1), Ordering::Relaxed);
+        self.round_trips.lock().add(rtt_us);
         self.answered_us.fetch_max(sent_us, Ordering::AcqRel);
         self.answered.notify_waiters();
     }
@@ -164,6 +168,31 @@ impl Peer {
         streams.open(node_id, purpose).await
     }
 
+    /// The peer has sent its load.
+    pub(crate) fn load_received(&self, load: Bytes) {
+        self.received_status.lock().load = Some((load, Instant::now()));
+    }
+
+    /// The peer has sent its facts.
+    pub(crate) fn facts_received(&self, facts: Bytes) {
+        self.received_status.lock().facts = Some(facts);
+    }
+
+    /// The status of the peer; `None` while its channel is not open.
+    pub(crate) fn status(&self) -> Option<PeerStatus> {
+        if self.streams.get()?.ended.is_cancelled() {
+            return None;
+        }
+        let (rtt, received) = (self.round_trips.lock().median(), self.received_status.lock());
+        Some(PeerStatus {
+            node_id: self.node_id(),
+            incarnation: self.incarnation,
+            load: received.load.clone(),
+            facts: received.facts.clone(),
+            rtt,
+        })
+    }
+
     /// Ends the channel; the first reason counts.
     pub(crate) fn close(&self, reason: DownReason) {
         self.close_reason.lock().get_or_insert(reason);
@@ -176,7 +205,6 @@ impl Peer {
     }
 
     pub(crate) fn info(&self) -> PeerInfo {
-        let rtt_us = self.rtt_us.load(Ordering::Relaxed);
         PeerInfo {
             node_id: self.node_id(),
             name: self.certificate.name().to_owned(),
@@ -187,7 +215,7 @@ impl Peer {
             protocol_version: self.protocol_version,
             incarnation: self.incarnation,
             connected_since: self.since,
-            rtt: (rtt_us > 0).then(|| Duration::from_micros(rtt_us)),
+            rtt: self.round_trips.lock().median(),
             bytes_in: self.bytes_in.load(Ordering::Relaxed),
             bytes_out: self.bytes_out.load(Ordering::Relaxed),
             skew_ms: self.skew_ms,

@@ -21,6 +21,7 @@ mod hostile;
 mod joins;
 mod mesh;
 mod refusals;
+mod status;
 mod streams;
 
 /// Time limit of a wait; only a failing test reaches it.
