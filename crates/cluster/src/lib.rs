@@ -9,6 +9,8 @@
 //! It knows neither the transport nor what an object is made of; [`simulation`] runs many of it in virtual
 //! time.
 //!
+//! [`placement`] decides where a call runs, by the policies of the cluster, without I/O as well.
+//!
 //! ```no_run
 //! # use std::{path::Path, sync::Arc, time::Duration};
 //! # use edgefaas_cluster::{ClusterKey, Event, Identity, Membership, NewCertificate, Options, Transport};
@@ -47,6 +49,7 @@ mod liveness;
 mod membership;
 mod network;
 mod penalties;
+pub mod placement;
 pub mod replication;
 mod revocation;
 pub mod simulation;
