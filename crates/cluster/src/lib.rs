@@ -26,7 +26,7 @@
 //! };
 //! let membership = Arc::new(parking_lot::Mutex::new(Membership::found(&key, first)?));
 //! let options = Options { mdns: true, ..Options::new(identity, membership, "0.0.0.0:7071".parse()?) };
-//! let (handle, mut events) = Transport::start(options, Default::default()).await?;
+//! let (handle, mut events, _streams) = Transport::start(options, Default::default()).await?;
 //! println!("on another node: join {}", handle.open_join(&key, Duration::from_secs(600))?);
 //! while let Some(event) = events.recv().await {
 //!     match event {
@@ -53,6 +53,7 @@ pub mod placement;
 pub mod replication;
 mod revocation;
 pub mod simulation;
+pub mod status;
 mod transport;
 pub mod wire;
 
@@ -66,10 +67,11 @@ pub use libp2p::{Multiaddr, PeerId};
 pub use membership::{Member, Membership, MembershipError};
 pub use network::address::{BootstrapError, TransportKind};
 pub use network::frame::ReadError;
+pub use network::side_streams::StreamPurpose;
 pub use network::swarm::{ListenFailure, SetupError};
 pub use network::task_time::{TaskTime, TaskTimer};
 pub use revocation::{Revocation, RevocationList, Revocations};
 pub use transport::{
-    Copy, Counters, DownReason, Event, EventReceiver, Handle, Options, PeerInfo, SendError, StartError,
-    Transport,
+    Copy, Counters, DownReason, Event, EventReceiver, Handle, IncomingStream, IncomingStreams,
+    OpenStreamError, Options, PeerInfo, PeerStatus, PeerStream, SendError, StartError, Transport,
 };

@@ -429,7 +429,7 @@ impl Cluster {
             wall_clock: clock,
             ..Options::new(identity, membership.clone(), self.options.listen)
         };
-        let (handle, events) = Transport::start(options, cancel.clone()).await?;
+        let (handle, events, _streams) = Transport::start(options, cancel.clone()).await?;
         let driver = Driver {
             store: self.store.clone(),
             registry: self.registry.clone(),
