@@ -8,6 +8,7 @@
 //!
 //! All of it is pure: the caller gives the time and a random number.
 
+mod check;
 mod compiled;
 mod decision;
 mod explain;
@@ -20,6 +21,7 @@ mod view;
 mod workers;
 pub mod zone;
 
+pub use check::{Known, Warning, WarningKind, check, report_warnings};
 pub use compiled::Compiled;
 pub use decision::{Decision, Refusal, Skip, place};
 pub use explain::{Explanation, explain};

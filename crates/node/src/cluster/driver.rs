@@ -136,8 +136,9 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
                 after_tick = Cooldown::after(running.take_busy(), late, Instant::now());
             }
         }
-        if Instant::now() >= next_reading {
-            next_reading = Instant::now() + READING;
+        let now = Instant::now();
+        if now >= next_reading {
+            next_reading = now + READING;
             *counters.lock() = running.machine.counters().clone();
             running.fold();
         }

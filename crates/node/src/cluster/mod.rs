@@ -3,12 +3,13 @@
 //! `files` stores the keys and the member list; `service` starts and stops the transport and answers the control port;
 //! `driver` connects the transport, the replication state machine and the local objects; `throttle` limits the time
 //! that replication takes. `status` sends the load (`load`, `pressure`) and the facts of this node and keeps the `view` of
-//! all members; `streams` distributes the streams that members open.
+//! all members; `members` has those for rollouts; `streams` distributes the streams that members open.
 
 mod delta;
 mod driver;
 mod files;
 mod load;
+mod members;
 mod pressure;
 mod replica;
 mod service;

@@ -14,6 +14,7 @@ use edgefaas_cluster::{
 };
 use edgefaas_functions::registry::Registry;
 use edgefaas_platform::Clock;
+use edgefaas_rollout::Members;
 use edgefaas_state::objects::{FoldScope, Recoveries};
 use edgefaas_state::store::Store;
 use parking_lot::Mutex;
@@ -25,7 +26,8 @@ use super::REVOKED;
 use super::driver::{self, Driver};
 use super::files::{ClusterFiles, FilesError};
 use super::load::{LoadMeter, LoadSources};
-use super::status::{OwnPlace, SharedView, StatusExchange};
+use super::members::MemberWatch;
+use super::status::{OwnPlace, SharedView, StatusExchange, StatusParts};
 use super::streams::StreamRouter;
 use super::view::ClusterView;
 
@@ -178,6 +180,7 @@ pub struct Cluster {
     load_sources: LoadSources,
     apps: watch::Sender<Arc<Vec<AppFact>>>,
     view: Arc<SharedView>,
+    members: watch::Sender<Arc<Members>>,
     streams: Arc<StreamRouter>,
     running: Mutex<Option<Running>>,
     /// Serialises changes of the cluster.
@@ -212,6 +215,7 @@ impl Cluster {
             load_sources,
             apps: watch::Sender::default(),
             view,
+            members: watch::Sender::default(),
             streams: Arc::default(),
             running: Mutex::default(),
             changing: AsyncMutex::default(),
@@ -227,6 +231,11 @@ impl Cluster {
     /// The cluster, notified when members, their presence or their facts change; its loads may be old.
     pub fn watch_view(&self) -> watch::Receiver<Arc<ClusterView>> {
         self.view.watch_facts()
+    }
+
+    /// The members of the cluster for rollouts; none while the node is in no cluster.
+    pub fn members(&self) -> watch::Receiver<Arc<Members>> {
+        self.members.subscribe()
     }
 
     /// Sets the state of the apps of this node that were deployed to the cluster. Members get it within 0.2 s.
@@ -500,14 +509,19 @@ impl Cluster {
             // Functions must not wait for objects that no peer will send.
             recoveries.end_all();
         });
-        let status = StatusExchange {
+        let place = OwnPlace { zone: self.options.zone.clone(), labels: self.options.labels.clone() };
+        let mut status = StatusExchange::new(StatusParts {
             handle: handle.clone(),
             membership: membership.clone(),
             meter: LoadMeter::new(self.load_sources.clone()),
-            place: OwnPlace { zone: self.options.zone.clone(), labels: self.options.labels.clone() },
+            place,
             apps: self.apps.subscribe(),
             view: self.view.clone(),
-        };
+            members: MemberWatch::new(self.members.clone()),
+        });
+        // Commands that follow find the node in its cluster.
+        status.measure();
+        status.update();
         tasks.spawn(status.run(cancel.clone()));
         let router = self.streams.clone();
         tasks.spawn(async move { router.distribute(streams).await });

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use edgefaas_cluster::placement::zone::{MemberZone, ZoneDetector, ZoneEvent, ZoneOrigin};
-use edgefaas_cluster::status::{AppFact, Facts, Zone, ZoneSource};
+use edgefaas_cluster::status::{AppFact, Facts, Load, Zone, ZoneSource};
 use edgefaas_cluster::{Handle, Membership};
 use edgefaas_platform::is_label;
 use parking_lot::Mutex;
@@ -14,6 +14,7 @@ use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use super::load::LoadMeter;
+use super::members::MemberWatch;
 use super::view::{ClusterView, Found, MemberTable, MemberView, Named};
 
 /// Interval of measuring the own load.
@@ -69,74 +70,101 @@ pub(super) struct OwnPlace {
     pub labels: Vec<String>,
 }
 
-/// Exchanges the status of a member of a cluster.
-pub(super) struct StatusExchange {
+/// The parts that a [`StatusExchange`] works with.
+pub(super) struct StatusParts {
     pub handle: Handle,
     pub membership: Arc<Mutex<Membership>>,
     pub meter: LoadMeter,
     pub place: OwnPlace,
     pub apps: watch::Receiver<Arc<Vec<AppFact>>>,
     pub view: Arc<SharedView>,
+    pub members: MemberWatch,
+}
+
+/// Exchanges the status of a member of a cluster.
+pub(super) struct StatusExchange {
+    parts: StatusParts,
+    statuses: watch::Receiver<()>,
+    node_id: u64,
+    name: String,
+    begun: Instant,
+    zone: OwnZone,
+    table: MemberTable,
+    load: Load,
 }
 
 impl StatusExchange {
-    /// Runs until `cancel` fires; the view is that of a node alone afterwards.
-    pub async fn run(mut self, cancel: CancellationToken) {
-        let begun = Instant::now();
-        let now_ms = || u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+    pub fn new(mut parts: StatusParts) -> Self {
         let (node_id, name) = {
-            let membership = self.membership.lock();
+            let membership = parts.membership.lock();
             (membership.own().node_id(), membership.own().name().to_owned())
         };
-        let mut zone = match self.place.zone.take() {
+        let zone = match parts.place.zone.take() {
             Some(zone) => OwnZone::Configured(zone),
             None => OwnZone::Measured(ZoneDetector::new(node_id, name.clone(), 0)),
         };
-        let mut table = MemberTable::default();
-        let mut statuses = self.handle.watch_statuses();
-        let mut measure = tokio::time::interval(MEASURE);
-        measure.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut load = self.meter.measure();
-        loop {
-            let is_tick = tokio::select! {
-                () = cancel.cancelled() => break,
-                _ = measure.tick() => true,
-                Ok(()) = statuses.changed() => false,
-                Ok(()) = self.apps.changed() => false,
-            };
-            if is_tick {
-                load = self.meter.measure();
-                // It is always within the limit.
-                let _ = self.handle.set_load(load.encode());
-            }
-            statuses.mark_unchanged();
-            let named = named(&self.membership.lock());
-            let found = table.update(&named, self.handle.peer_statuses(), Instant::now());
-            self.send_away(&found);
-            let others = table.views();
-            zone.update(&found, &others, is_tick, now_ms());
-            let facts = Facts {
-                zone: zone.current(),
-                labels: self.place.labels.clone(),
-                software: env!("CARGO_PKG_VERSION").to_owned(),
-                apps: (**self.apps.borrow_and_update()).clone(),
-                apps_omitted: 0,
-            };
-            if let Err(error) = self.handle.set_facts(facts.encode()) {
-                tracing::error!(%error, "the facts of this node cannot be sent");
-            }
-            let me = MemberView::own(node_id, name.clone(), facts, load);
-            self.view.store(ClusterView { me, others });
-            tokio::time::sleep(UPDATE).await;
-        }
-        self.view.store(ClusterView::alone(node_id));
+        let (statuses, begun) = (parts.handle.watch_statuses(), Instant::now());
+        let (table, load) = (MemberTable::default(), Load::default());
+        Self { parts, statuses, node_id, name, begun, zone, table, load }
     }
 
-    fn send_away(&self, found: &Found) {
+    /// Runs until `cancel` fires; the view is that of a node alone afterwards.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        let mut measure = tokio::time::interval(MEASURE);
+        measure.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        measure.reset();
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => break,
+                _ = measure.tick() => self.measure(),
+                Ok(()) = self.statuses.changed() => {}
+                Ok(()) = self.parts.apps.changed() => {}
+            }
+            self.update();
+            tokio::time::sleep(UPDATE).await;
+        }
+        self.parts.view.store(ClusterView::alone(self.node_id));
+    }
+
+    /// Measures the load for the members, and passes the time on to the measurement of the zone.
+    pub fn measure(&mut self) {
+        self.load = self.parts.meter.measure();
+        if let Err(error) = self.parts.handle.set_load(self.load.encode()) {
+            tracing::error!(%error, "the load of this node cannot be sent");
+        }
+        self.zone.tick(self.now_ms());
+    }
+
+    /// Takes the status of all members, and sends the own facts if they have changed.
+    pub fn update(&mut self) {
+        let (now, now_ms) = (Instant::now(), self.now_ms());
+        self.statuses.mark_unchanged();
+        let named = named(&self.parts.membership.lock());
+        let found = self.table.update(&named, self.parts.handle.peer_statuses(), now);
         for (node_id, error) in &found.invalid {
             tracing::warn!(node_id, %error, "a member has sent an invalid status");
-            self.handle.disconnect_with_penalty(*node_id);
+            self.parts.handle.disconnect_with_penalty(*node_id);
         }
+        let others = self.table.views();
+        self.zone.update(&found, &others, now_ms);
+        let facts = Facts {
+            zone: self.zone.current(),
+            labels: self.parts.place.labels.clone(),
+            software: env!("CARGO_PKG_VERSION").to_owned(),
+            apps: (**self.parts.apps.borrow_and_update()).clone(),
+            apps_omitted: 0,
+        };
+        if let Err(error) = self.parts.handle.set_facts(facts.encode()) {
+            tracing::error!(%error, "the facts of this node cannot be sent");
+        }
+        let me = MemberView::own(self.node_id, self.name.clone(), facts, self.load);
+        let view = ClusterView { me, others };
+        self.parts.members.update(&view, now);
+        self.parts.view.store(view);
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 }
 
@@ -155,7 +183,13 @@ enum OwnZone {
 }
 
 impl OwnZone {
-    fn update(&mut self, found: &Found, others: &[MemberView], is_tick: bool, now_ms: u64) {
+    fn tick(&mut self, now_ms: u64) {
+        if let Self::Measured(detector) = self {
+            detector.handle(ZoneEvent::Tick, now_ms);
+        }
+    }
+
+    fn update(&mut self, found: &Found, others: &[MemberView], now_ms: u64) {
         let Self::Measured(detector) = self else { return };
         for member in others {
             let node_id = member.node_id;
@@ -172,9 +206,6 @@ impl OwnZone {
         for round_trip in &found.round_trips {
             let rtt_us = u32::try_from(round_trip.rtt.as_micros()).unwrap_or(u32::MAX);
             detector.handle(ZoneEvent::RoundTrip { node_id: round_trip.node_id, rtt_us }, now_ms);
-        }
-        if is_tick {
-            detector.handle(ZoneEvent::Tick, now_ms);
         }
     }
 

@@ -41,8 +41,8 @@ pub enum Presence {
     Connected,
     /// It is away; its facts are the last known ones.
     Away {
-        /// When its channel ended, or when this node started.
-        since: Instant,
+        /// When its channel ended; `None` if there was none since the start of this node.
+        since: Option<Instant>,
     },
 }
 
@@ -138,7 +138,7 @@ impl MemberTable {
         self.members.retain(|node_id, _| named.iter().any(|member| member.node_id == *node_id));
         for Named { node_id, name } in named {
             let entry = self.members.entry(*node_id).or_insert_with(|| Entry {
-                view: MemberView::unknown(*node_id, name.clone(), Presence::Away { since: now }),
+                view: MemberView::unknown(*node_id, name.clone(), Presence::Away { since: None }),
                 facts: None,
                 load: None,
                 heartbeats: 0,
@@ -201,7 +201,7 @@ impl Entry {
 
     fn away(&mut self, now: Instant) {
         if self.view.is_connected() {
-            self.view.presence = Presence::Away { since: now };
+            self.view.presence = Presence::Away { since: Some(now) };
         }
         (self.view.load, self.load, self.view.rtt) = (None, None, None);
     }
@@ -246,18 +246,18 @@ mod tests {
         assert_eq!((views[0].name.as_str(), views[0].rtt), ("node-2", Some(rtt)));
         assert_eq!((views[0].is_connected(), views[0].load.unwrap().running), (true, 1));
         assert_eq!(views[0].facts.labels, ["camera"]);
-        assert_eq!(views[1].presence, Presence::Away { since: begun });
+        assert_eq!(views[1].presence, Presence::Away { since: None });
 
         let later = begun + Duration::from_secs(9);
         let again = table.update(&named(&[2, 3]), vec![status(2, 1, Some(&zone("hall")))], later);
         assert_eq!(again, Found::default(), "the same heartbeat");
         table.update(&named(&[2, 3]), vec![], later);
         let views = table.views();
-        assert_eq!(views[0].presence, Presence::Away { since: later });
+        assert_eq!(views[0].presence, Presence::Away { since: Some(later) });
         assert_eq!((views[0].load, views[0].rtt), (None, None));
         assert_eq!(views[0].facts.zone.as_ref().unwrap().name, "hall");
         table.update(&named(&[2, 3]), vec![], later + Duration::from_secs(1));
-        assert_eq!(table.views()[0].presence, Presence::Away { since: later });
+        assert_eq!(table.views()[0].presence, Presence::Away { since: Some(later) });
 
         // A member of an older version has no facts; those of before do not come back.
         let found = table.update(&named(&[2, 3]), vec![status(2, 1, None)], later);

@@ -6,6 +6,7 @@ mod parse;
 mod yaml;
 
 pub use fault::{Fault, Place, PolicyError, Problem};
+pub(crate) use fault::{nearest, report};
 pub use language::{
     Affinity, AffinityRule, Block, BlockOrder, Controller, DEFAULT_TAG, Distribution, Entry, Followup,
     Limits, Name, Policy, Strategy, Tag, Target, Tolerance, WorkerList,

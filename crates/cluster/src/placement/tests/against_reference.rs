@@ -144,7 +144,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn world()(
+    pub(super) fn world()(
         text in policy(),
         mut members in vec(member(), 1..NAMES.len()),
         rotation in 0..NAMES.len(),

@@ -4,5 +4,6 @@ mod against_reference;
 mod language;
 mod reference;
 mod rules;
+mod warnings;
 mod world;
 mod zones;

@@ -1,0 +1,67 @@
+//! The members of the cluster for rollouts, from the view.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use data_encoding::HEXLOWER;
+use edgefaas_cluster::status::{AppFact, AppState as ReportedState};
+use edgefaas_rollout::{AppState, Member, MemberApp, Members, Presence};
+use tokio::sync::watch;
+
+use super::view::{self, ClusterView, MemberView};
+
+/// An absent member keeps its place among the nodes that run an app for this time.
+const KEEPS_PLACE: Duration = Duration::from_secs(30);
+
+/// Publishes the members when they change.
+pub(super) struct MemberWatch {
+    members: watch::Sender<Arc<Members>>,
+}
+
+impl MemberWatch {
+    pub fn new(members: watch::Sender<Arc<Members>>) -> Self {
+        Self { members }
+    }
+
+    /// Publishes the members of the view.
+    pub fn update(&self, view: &ClusterView, now: Instant) {
+        let mut others: Vec<Member> = view.others.iter().map(|other| member(other, now)).collect();
+        others.sort_by_key(|other| other.node_id);
+        let next = Members { me: member(&view.me, now), others };
+        self.members.send_if_modified(|before| {
+            let is_changed = **before != next;
+            if is_changed {
+                *before = Arc::new(next);
+            }
+            is_changed
+        });
+    }
+}
+
+fn member(view: &MemberView, now: Instant) -> Member {
+    let presence = match view.presence {
+        view::Presence::Connected => Presence::Connected,
+        view::Presence::Away { since: Some(since) } if now.duration_since(since) < KEEPS_PLACE => {
+            Presence::Missing
+        }
+        view::Presence::Away { .. } => Presence::Away,
+    };
+    Member {
+        node_id: view.node_id,
+        name: view.name.clone(),
+        zone: view.facts.zone.as_ref().map(|zone| zone.name.clone()).unwrap_or_default(),
+        labels: view.facts.labels.clone(),
+        presence,
+        apps: view.facts.apps.iter().map(|app| (app.app.clone(), member_app(app))).collect(),
+    }
+}
+
+fn member_app(fact: &AppFact) -> MemberApp {
+    let state = match &fact.state {
+        ReportedState::Live => AppState::Live,
+        ReportedState::Elsewhere => AppState::Elsewhere,
+        ReportedState::Fetching { permille } => AppState::Fetching { permille: *permille },
+        ReportedState::Failed { reason } => AppState::Failed { reason: reason.clone() },
+    };
+    MemberApp { revision: HEXLOWER.encode(&fact.revision), state }
+}
