@@ -37,6 +37,7 @@
 //! # }
 //! ```
 
+pub mod artefacts;
 mod certificate;
 mod cluster_key;
 mod handshake;
