@@ -118,6 +118,11 @@ impl Rollout {
         self.parts.members.borrow().clone()
     }
 
+    /// The members of the cluster; notified of every change.
+    pub fn watch_members(&self) -> watch::Receiver<Arc<Members>> {
+        self.parts.members.clone()
+    }
+
     /// The scope of a command to all members.
     pub fn scope(&self) -> ClusterScope {
         let members = self.parts.members.clone();
