@@ -39,6 +39,7 @@
 //! # }
 //! ```
 
+pub mod artefacts;
 mod certificate;
 mod cluster_key;
 mod handshake;
