@@ -37,6 +37,7 @@
 //! # }
 //! ```
 
+pub mod calls;
 mod certificate;
 mod cluster_key;
 mod handshake;
