@@ -73,7 +73,8 @@ fn labels(item: &Item<'_>, problems: &mut Problems) -> Vec<String> {
         }
     }
     if labels.len() > MAX_WORDS {
-        let message = format!("`{}` has {} entries; at most {MAX_WORDS} are allowed", item.key, labels.len());
+        let message =
+            format!("`{}` has {} entries; at most {MAX_WORDS} are allowed", item.key, labels.len());
         problems.add(&item.span, message, None);
         labels.clear();
     }

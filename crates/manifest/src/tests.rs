@@ -511,11 +511,13 @@ fn waits_double_up_to_the_longest_and_chance_shortens_them() {
 #[test]
 fn nodes_and_placement_are_read() {
     let parse = |nodes: &str| {
-        let text =
-            format!("app = \"a\"\n[functions.f]\nmain = \"f.js\"\nplacement = \"near-data\"\n[nodes]\n{nodes}\n");
+        let text = format!(
+            "app = \"a\"\n[functions.f]\nmain = \"f.js\"\nplacement = \"near-data\"\n[nodes]\n{nodes}\n"
+        );
         Manifest::parse(&text, FILE_NAME).map_err(|error| error.to_string())
     };
-    let manifest = parse("on = 2\nlabels = [\"camera\", \"floor=2\", \"camera\"]\nzones = [\"east\"]").unwrap();
+    let manifest =
+        parse("on = 2\nlabels = [\"camera\", \"floor=2\", \"camera\"]\nzones = [\"east\"]").unwrap();
     assert_eq!(manifest.functions["f"].placement.as_deref(), Some("near-data"));
     let expected = NodeSelection {
         on: NodeCount::Count(2),

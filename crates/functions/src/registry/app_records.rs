@@ -24,6 +24,37 @@ pub struct AppRecord {
     pub deployed_unix_ms: u64,
     /// The digests of earlier revisions, newest first.
     pub previous: Vec<String>,
+    /// The deployment of the cluster that this record carries out, or that a deploy to this node alone has overridden: its id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deployment: Option<String>,
+    /// The reach of the deploy.
+    #[serde(default)]
+    pub reach: Reach,
+    /// Whether this node runs the app's functions.
+    #[serde(default)]
+    pub code: Code,
+}
+
+/// The nodes that a deploy applies to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Reach {
+    /// This node alone, until the next deploy of the app to the cluster.
+    #[default]
+    ThisNode,
+    /// All nodes of the cluster.
+    Cluster,
+}
+
+/// Whether a node runs the functions of an app.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Code {
+    /// The node has the code and runs it.
+    #[default]
+    Here,
+    /// Only other nodes run it. The node knows the manifest, and perhaps not the sources.
+    Elsewhere,
 }
 
 impl AppRecord {
@@ -107,6 +138,51 @@ impl Revision {
     }
 }
 
+/// The content of a source or an asset, by the digest that the revision names.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Content {
+    /// Its key in the store: `asset-` and hex for an asset, hex for a source.
+    pub key: String,
+    /// BLAKE3 digest of the stored bytes.
+    pub hash: [u8; 32],
+}
+
+impl Content {
+    /// The content with this key; `None` if the key has another form.
+    pub fn parse(key: &str) -> Option<Self> {
+        let hex = key.strip_prefix("asset-").unwrap_or(key);
+        let hash = blake3::Hash::from_hex(hex).ok()?;
+        (hash.to_hex().as_str() == hex).then(|| Self { key: key.to_owned(), hash: *hash.as_bytes() })
+    }
+}
+
+impl Revision {
+    /// The contents that it needs beside its own record.
+    pub fn contents(&self) -> BTreeSet<Content> {
+        let sources = self.functions.values().map(|source| &source.digest);
+        let assets = self.assets.values().map(|asset| &asset.digest);
+        sources.chain(assets).filter_map(|key| Content::parse(key)).collect()
+    }
+}
+
+/// Decodes and checks a revision that another node sent.
+pub fn decode_revision(digest: &str, bytes: &[u8]) -> Result<Revision, StoreError> {
+    let what = || format!("revision {digest}");
+    if blake3::hash(bytes).to_hex().as_str() != digest {
+        return Err(damaged(what(), "its content does not match its digest"));
+    }
+    let revision: Revision = serde_json::from_slice(bytes).map_err(|error| damaged(what(), error))?;
+    if revision.format != FORMAT {
+        return Err(damaged(what(), format!("its format version {} is unknown", revision.format)));
+    }
+    let named = revision.functions.values().map(|source| &source.digest);
+    let named = named.chain(revision.assets.values().map(|asset| &asset.digest));
+    match named.into_iter().find(|key| Content::parse(key).is_none()) {
+        Some(key) => Err(damaged(what(), format!("`{}` is not a digest", key.escape_debug()))),
+        None => Ok(revision),
+    }
+}
+
 /// Adds sources and assets to a batch. Equal ones are added once.
 pub fn put_contents(
     batch: &mut Batch,
@@ -137,10 +213,7 @@ pub fn get_revision(store: &Store, digest: &str) -> Result<Revision, StoreError>
     let what = || format!("revision {digest}");
     let bytes =
         store.spaces().revisions.get(digest)?.ok_or_else(|| damaged(what(), "it does not exist"))?;
-    if blake3::hash(&bytes).to_hex().as_str() != digest {
-        return Err(damaged(what(), "its content does not match its digest"));
-    }
-    serde_json::from_slice(&bytes).map_err(|error| damaged(what(), error))
+    decode_revision(digest, &bytes)
 }
 
 /// A source by its digest.
@@ -170,8 +243,8 @@ pub fn get_asset(store: &Store, record: &AssetRecord) -> Result<Bytes, StoreErro
     Ok(Bytes::copy_from_slice(&bytes))
 }
 
-/// A batch that deletes all revisions, sources and assets that no app refers to.
-pub fn garbage(store: &Store) -> Result<Batch, StoreError> {
+/// A batch that deletes all revisions, sources and assets that no app refers to. `staged` are revisions that are not live yet.
+pub fn garbage(store: &Store, staged: &BTreeSet<String>) -> Result<Batch, StoreError> {
     let spaces = store.spaces();
     let mut revisions = BTreeSet::new();
     for entry in spaces.apps.iter() {
@@ -180,8 +253,12 @@ pub fn garbage(store: &Store) -> Result<Batch, StoreError> {
         revisions.extend(record.previous);
         revisions.insert(record.live);
     }
+    revisions.extend(staged.iter().cloned());
     let mut sources = BTreeSet::new();
     for digest in &revisions {
+        if staged.contains(digest) && !spaces.revisions.contains_key(digest)? {
+            continue;
+        }
         let revision = get_revision(store, digest)?;
         sources.extend(revision.functions.into_values().map(|source| source.digest));
         sources.extend(revision.assets.into_values().map(|asset| asset.digest));

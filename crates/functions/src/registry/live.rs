@@ -10,13 +10,13 @@ use bytes::Bytes;
 use edgefaas_isolates::{
     Asset, FunctionSource, Isolates, Isolation, PrepareError, Preparing, Program, ReadAsset,
 };
-use edgefaas_manifest::{self as manifest, Manifest, ObjectClass};
+use edgefaas_manifest::{self as manifest, Manifest, NodeSelection, ObjectClass};
 use edgefaas_state::store::{Store, StoreError};
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use super::admission::Admission;
-use super::app_records::{self, AppRecord, AssetRecord, Revision};
+use super::app_records::{self, AppRecord, AssetRecord, Code, Reach, Revision};
 use super::definition::LiveWorkflow;
 use super::reply_size::ReplySize;
 use crate::metrics::{FunctionFamilies, FunctionMetrics};
@@ -38,6 +38,14 @@ pub struct LiveApp {
     pub objects: BTreeMap<String, ObjectClass>,
     /// The digests of earlier revisions, newest first.
     pub previous: Vec<String>,
+    /// The nodes that the deploy applies to.
+    pub reach: Reach,
+    /// Whether this node runs its functions.
+    pub code: Code,
+    /// The id of the cluster's deployment that this is, or that it has overridden.
+    pub deployment: Option<String>,
+    /// The nodes that run it.
+    pub nodes: NodeSelection,
 }
 
 impl LiveApp {
@@ -60,6 +68,7 @@ impl LiveApp {
                     spec: spec.clone(),
                     caller: Caller::new(format!("function `{function}`"), spec.permissions.http.clone()),
                     kind: source.kind.clone(),
+                    code: record.code,
                     source_bytes: source.bytes,
                     owner: format!("{} {function}", record.live),
                     source_digest: source.digest.clone(),
@@ -83,6 +92,10 @@ impl LiveApp {
             workflows,
             objects: manifest.objects.clone(),
             previous: record.previous.clone(),
+            reach: record.reach,
+            code: record.code,
+            deployment: record.deployment.clone(),
+            nodes: manifest.nodes.clone(),
         }
     }
 }
@@ -99,6 +112,8 @@ pub struct LiveFunction {
     pub caller: Caller,
     /// `component` or `javascript`.
     pub kind: String,
+    /// Whether this node runs it.
+    pub code: Code,
     /// The size of its source in bytes.
     pub source_bytes: u64,
     /// Its permits and its queue.
@@ -124,6 +139,12 @@ pub struct LiveFunction {
 /// The program of a function could not be prepared. Callers that wait for the same program share the error.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ProgramError {
+    /// Other nodes run the function.
+    #[error("its code is on other nodes only, as [nodes] in the manifest of app `{app}` says")]
+    Elsewhere {
+        /// The app.
+        app: Arc<str>,
+    },
     /// The store does not have the function's source, or it is damaged.
     #[error(transparent)]
     Source(Arc<StoreError>),
@@ -152,6 +173,9 @@ impl LiveFunction {
     /// It could not be prepared. The same error is returned without a new attempt for 1 s; this time doubles with each
     /// failure, up to 60 s.
     pub async fn program(&self, isolates: &Isolates, store: &Arc<Store>) -> Result<Program, ProgramError> {
+        if self.code == Code::Elsewhere {
+            return Err(ProgramError::Elsewhere { app: self.app.clone() });
+        }
         self.used_ms.store(self.since.elapsed().as_millis() as u64, Relaxed);
         if let Some(program) = self.program.load().get() {
             return Ok(program.clone());

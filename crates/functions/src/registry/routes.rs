@@ -10,6 +10,7 @@ use edgefaas_manifest::{Classes, HttpAuth, Origin, Trigger, parse_cron};
 use edgefaas_state::objects::WatchScope;
 use edgefaas_workflow::instance::start_filter;
 
+use super::app_records::Code;
 use super::interests::{Interest, Interests, Waiter};
 use super::{LiveApp, LiveFunction, LiveWorkflow, near};
 
@@ -169,6 +170,8 @@ impl Routes {
                         };
                         routes.mqtt.insert(&filter, route);
                     }
+                    // Nodes with the code run these.
+                    Trigger::Cron { .. } | Trigger::Object { .. } if function.code == Code::Elsewhere => {}
                     Trigger::Cron { schedule } => {
                         let cron = parse_cron(schedule).map_err(|error| invalid(error.to_string()))?;
                         let (function, schedule) = (function.clone(), schedule.clone());
@@ -186,8 +189,13 @@ impl Routes {
                 }
             }
         }
-        for workflow in apps.values().flat_map(|app| &app.workflows) {
+        for (app, workflow) in
+            apps.values().flat_map(|app| app.workflows.iter().map(move |workflow| (app, workflow)))
+        {
             routes.workflows.insert(workflow.name.clone(), workflow.clone());
+            if app.code == Code::Elsewhere {
+                continue;
+            }
             let on = workflow.program.schedule.as_ref().and_then(|schedule| schedule.on.as_ref());
             for (source, filter) in on.iter().flat_map(|on| &on.filters).enumerate() {
                 if let Some(filter) = start_filter(filter) {

@@ -12,8 +12,8 @@ use edgefaas_cluster::{
     Event as TransportEvent, EventReceiver, Handle, Membership, SendError, TaskTime, TaskTimer,
 };
 use edgefaas_crdt::{Field, FieldDelta, FieldType, Operation};
-use edgefaas_functions::registry::{Registry, Routes};
-use edgefaas_state::objects::{FieldKey, FoldScope, Recoveries, own_object};
+use edgefaas_functions::registry::{Code, Registry, Routes};
+use edgefaas_state::objects::{CLUSTER_APP, FieldKey, FoldScope, Recoveries, own_object};
 use edgefaas_state::store::{Batch, Durability, Store, StoreError};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -365,6 +365,7 @@ fn interests(routes: &Routes) -> Vec<Interest> {
         .map(|route| Interest { app: route.scope.app.clone(), pattern: route.scope.object.clone() });
     let mut interests: Vec<Interest> = routes
         .functions()
+        .filter(|function| function.code == Code::Here)
         .flat_map(|function| {
             let app = function.app.to_string();
             let own = own_object(&function.name);
@@ -372,6 +373,7 @@ fn interests(routes: &Routes) -> Vec<Interest> {
             patterns.map(move |pattern| Interest { app: app.clone(), pattern })
         })
         .chain(watched)
+        .chain([Interest { app: CLUSTER_APP.to_owned(), pattern: "*".to_owned() }])
         .collect();
     interests.sort();
     interests.dedup();

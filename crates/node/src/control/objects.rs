@@ -11,8 +11,8 @@ use edgefaas_api::objects::{self as proto, value::Kind};
 use edgefaas_crdt::{ApplyError, Field, FieldType, Operation, Value};
 use edgefaas_manifest::{glob_error, is_name};
 use edgefaas_state::objects::{
-    ArchiveError, ArchiveReader, ArchiveWriter, FieldKey, FieldRefused, MAX_FIELDS_PER_OBJECT, MAX_PATH,
-    MAX_VALUE_BYTES, NO_BOUNDED_IN_MAP, WatchScope, json_of_value, name_error,
+    ArchiveError, ArchiveReader, ArchiveWriter, CLUSTER_APP, FieldKey, FieldRefused, MAX_FIELDS_PER_OBJECT,
+    MAX_PATH, MAX_VALUE_BYTES, NO_BOUNDED_IN_MAP, WatchScope, json_of_value, name_error,
 };
 use edgefaas_state::store::{Batch, CommitError, Durability, StoreError};
 use futures_util::Stream;
@@ -38,6 +38,8 @@ const STREAM_CHANGES: usize = 16;
 const CHUNK_BYTES: usize = 256 << 10;
 /// Maximum number of buffered chunks.
 const STREAM_CHUNKS: usize = 4;
+/// Above the names of all objects.
+const LAST_NAME: &str = "\u{10FFFF}";
 /// Number of imported fields in one commit.
 const IMPORT_FIELDS: usize = 256;
 
@@ -134,8 +136,12 @@ impl Objects for ObjectsService {
         let objects = self.parts.store.objects().clone();
         let listed = self.tasks.spawn_blocking(move || {
             let is_first = after_app.is_empty() && after_object.is_empty();
+            // The objects of the cluster itself come before those of all apps.
             let after = (!is_first).then_some((after_app.as_str(), after_object.as_str()));
-            objects.list((!app.is_empty()).then_some(app.as_str()), after, limit)
+            match app.is_empty() {
+                true => objects.list(None, after.max(Some((CLUSTER_APP, LAST_NAME))), limit),
+                false => objects.list(Some(&app), after, limit),
+            }
         });
         let listed =
             listed.await.map_err(|error| Status::internal(error.to_string()))?.map_err(store_status)?;
@@ -202,7 +208,7 @@ impl Objects for ObjectsService {
                 };
                 let mut writer = ArchiveWriter::new(Vec::new())?;
                 objects.visit(|key, field| -> Result<(), ArchiveError> {
-                    if app.is_empty() || app == key.app() {
+                    if app == key.app() || (app.is_empty() && key.app() != CLUSTER_APP) {
                         writer.add(key, field)?;
                     }
                     if writer.get_mut().len() >= CHUNK_BYTES {
@@ -249,6 +255,11 @@ impl Objects for ObjectsService {
             count += group.len() as u64;
             let mut batch = Batch::default();
             for (key, field) in group.drain(..) {
+                if key.app() == CLUSTER_APP {
+                    let message =
+                        "the archive has objects of a cluster itself, which cannot be imported".to_owned();
+                    return Err(refused(Code::InvalidArgument, "BAD_ARCHIVE", message));
+                }
                 batch.import(key, field.into());
             }
             self.commit(batch).await?;

@@ -13,7 +13,7 @@ use edgefaas_broker::{QueueFigures, TopicFilter};
 use edgefaas_coordinator::{ChangeError, Start, input_of};
 use edgefaas_functions::invocation::{Invocation, InvocationError, Principal};
 use edgefaas_functions::logs::LogLine;
-use edgefaas_functions::registry::{Deploy, DeployError};
+use edgefaas_functions::registry::{Deploy, DeployError, Scope};
 use edgefaas_functions::secrets::{SecretError, SecretName};
 use edgefaas_isolates::{DirectCall, Event, Trigger};
 use futures_util::Stream;
@@ -91,7 +91,8 @@ impl Control for ControlService {
         let workflows =
             request.workflows.into_iter().map(|workflow| (workflow.file, workflow.text)).collect();
         let (manifest, strict) = (request.manifest, request.strict);
-        let deploy = Deploy { manifest, sources, assets, workflows, strict };
+        let scope = Scope::ThisNode;
+        let deploy = Deploy { manifest, sources, assets, workflows, strict, scope };
         let deploy = self.tasks.spawn(async move { registry.deploy(deploy).await });
         let deployed = deploy
             .await
@@ -160,7 +161,7 @@ impl Control for ControlService {
     async fn remove(&self, request: Request<proto::RemoveRequest>) -> Answer<proto::RemoveResponse> {
         let registry = self.parts.registry.clone();
         let app = request.into_inner().app;
-        let remove = self.tasks.spawn(async move { registry.remove(&app).await });
+        let remove = self.tasks.spawn(async move { registry.remove(&app, &Scope::ThisNode).await });
         let functions = remove
             .await
             .map_err(|error| Status::internal(format!("the removal ended early: {error}")))?
@@ -171,7 +172,8 @@ impl Control for ControlService {
     async fn rollback(&self, request: Request<proto::RollbackRequest>) -> Answer<proto::RollbackResponse> {
         let registry = self.parts.registry.clone();
         let proto::RollbackRequest { app, revision } = request.into_inner();
-        let rollback = self.tasks.spawn(async move { registry.rollback(&app, &revision).await });
+        let rollback =
+            self.tasks.spawn(async move { registry.rollback(&app, &revision, Scope::ThisNode).await });
         let app = rollback
             .await
             .map_err(|error| Status::internal(format!("the rollback ended early: {error}")))?
@@ -481,11 +483,14 @@ fn deploy_status(error: DeployError) -> Status {
         | DeployError::DryRun(_)
         | DeployError::UnknownWorkflow { .. }
         | DeployError::Calls { .. }
+        | DeployError::OtherApp { .. }
         | DeployError::TooMuchMemory { .. }
         | DeployError::Prepare { .. } => Status::invalid_argument(text),
         DeployError::NameTaken { .. } | DeployError::Route(_) => Status::already_exists(text),
         DeployError::UnknownApp { .. } | DeployError::UnknownRevision { .. } => Status::not_found(text),
-        DeployError::NoEarlierRevision { .. } => Status::failed_precondition(text),
+        DeployError::NoEarlierRevision { .. }
+        | DeployError::DeployedToCluster { .. }
+        | DeployError::NotOnThisNode { .. } => Status::failed_precondition(text),
         DeployError::Commit { .. } => Status::resource_exhausted(text),
         DeployError::Store(_) => Status::internal(text),
     }

@@ -14,6 +14,7 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 use tokio::sync::Notify;
 
+use super::cluster_app::{self, CLUSTER_APP};
 use super::key::{FieldKey, object_prefix};
 use super::record;
 use super::share_requests::ShareRequests;
@@ -351,6 +352,9 @@ impl Objects {
 
     /// Class of an object; `None` if its app is not deployed.
     pub fn class_of(&self, app: &str, object: &str) -> Option<ObjectClass> {
+        if app == CLUSTER_APP {
+            return Some(cluster_app::class());
+        }
         self.classes.load().class(app, object)
     }
 

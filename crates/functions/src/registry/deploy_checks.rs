@@ -1,0 +1,99 @@
+//! Checks of a deploy that need no compiler.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use edgefaas_isolates::FunctionSource;
+use edgefaas_manifest::{Manifest, SourceKind, is_asset_name};
+
+use super::deploy_error::DeployError;
+use super::{LiveWorkflow, Routes, near};
+
+pub(super) fn check_sources(
+    manifest: &Manifest,
+    sources: &BTreeMap<String, FunctionSource>,
+) -> Result<(), DeployError> {
+    if let Some(function) = sources.keys().find(|name| !manifest.functions.contains_key(*name)) {
+        return Err(DeployError::UnknownSource { function: function.clone() });
+    }
+    for (name, function) in &manifest.functions {
+        let source =
+            sources.get(name).ok_or_else(|| DeployError::MissingSource { function: name.clone() })?;
+        let is_script = matches!(source, FunctionSource::JavaScript(_));
+        if is_script != (function.source_kind() == SourceKind::Script) {
+            return Err(DeployError::WrongKind {
+                function: name.clone(),
+                main: function.main.clone(),
+                kind: source.kind(),
+            });
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn check_assets(
+    manifest: &Manifest,
+    assets: &BTreeMap<String, Bytes>,
+) -> Result<(), DeployError> {
+    let patterns: Vec<_> =
+        manifest.assets.iter().filter_map(|text| glob::Pattern::new(text).ok()).collect();
+    for name in assets.keys() {
+        if !is_asset_name(name) || !patterns.iter().any(|pattern| pattern.matches(name)) {
+            return Err(DeployError::UnknownAsset { name: name.clone() });
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn check_workflow_files(
+    manifest: &Manifest,
+    texts: &BTreeMap<String, String>,
+) -> Result<(), DeployError> {
+    let patterns: Vec<_> =
+        manifest.workflows.files.iter().filter_map(|text| glob::Pattern::new(text).ok()).collect();
+    let stray = texts
+        .keys()
+        .find(|file| !is_asset_name(file) || !patterns.iter().any(|pattern| pattern.matches(file)));
+    stray.map_or(Ok(()), |file| Err(DeployError::UnknownWorkflow { file: file.clone() }))
+}
+
+/// Checks the calls of workflows. Returns errors for calls that are not permitted, and warnings for calls of unknown functions.
+pub(super) fn check_calls(
+    manifest: &Manifest,
+    workflows: &[Arc<LiveWorkflow>],
+    routes: &Routes,
+) -> (Vec<String>, Vec<String>) {
+    let (mut refused, mut missing) = (Vec::new(), Vec::new());
+    let is_own = |name: &str| {
+        manifest.functions.contains_key(name) || workflows.iter().any(|workflow| *workflow.name == *name)
+    };
+    for workflow in workflows {
+        let (calls, runs) = (workflow.program.functions(), workflow.program.workflows());
+        for name in calls.iter().chain(&runs) {
+            let exists = routes.function(name).is_some() || routes.workflow(name).is_some();
+            if is_own(name) {
+                continue;
+            }
+            if !workflow.permissions.allows_call(name) && exists {
+                refused.push(format!(
+                    "workflow `{}` calls `{name}` of another app, which its permissions do not name: \
+                     [workflows.{}.permissions] call = [\"{name}\"], or --allow call={name} for a single file",
+                    workflow.name, workflow.name
+                ));
+            } else if !exists {
+                let names = routes.functions().map(|function| &*function.name);
+                let names = names.chain(manifest.functions.keys().map(String::as_str));
+                let near = match near(name, names).as_slice() {
+                    [] => String::new(),
+                    near => format!("; did you mean `{}`?", near.join("` or `")),
+                };
+                missing.push(format!(
+                    "workflow `{}` calls `{name}`, which is not deployed{near}",
+                    workflow.name
+                ));
+            }
+        }
+    }
+    (refused, missing)
+}
