@@ -78,6 +78,15 @@ impl IncomingCalls {
     }
 }
 
+/// The end of a call without an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cancelled {
+    /// The caller stopped waiting.
+    ByCaller,
+    /// The connection was lost. The caller may repeat the call.
+    ConnectionLost,
+}
+
 /// A call of another member. Dropping it without an answer resets its stream.
 pub struct IncomingCall {
     calls: IncomingCalls,
@@ -129,12 +138,15 @@ impl IncomingCall {
     }
 
     /// Completes when the caller has cancelled the call, or its connection was lost.
-    pub async fn cancelled(&mut self) {
-        // Both the reset and an error end the call.
-        match (&mut self.response, &mut self.answer) {
-            (Some(response), _) => drop(poll_fn(|context| response.poll_reset(context)).await),
-            (None, Some(answer)) => drop(poll_fn(|context| answer.poll_reset(context)).await),
-            (None, None) => {}
+    pub async fn cancelled(&mut self) -> Cancelled {
+        let reset = match (&mut self.response, &mut self.answer) {
+            (Some(response), _) => poll_fn(|context| response.poll_reset(context)).await,
+            (None, Some(answer)) => poll_fn(|context| answer.poll_reset(context)).await,
+            (None, None) => return Cancelled::ConnectionLost,
+        };
+        match reset {
+            Ok(_) => Cancelled::ByCaller,
+            Err(_) => Cancelled::ConnectionLost,
         }
     }
 

@@ -14,7 +14,7 @@ const MAX_ID_BYTES: usize = 128;
 const MAX_NAME_BYTES: usize = 255;
 const MAX_PRINCIPAL_BYTES: usize = 64 << 10;
 /// Maximum size of `OutcomeHead::spans`, in bytes.
-const MAX_SPANS_BYTES: usize = 64 << 10;
+pub const MAX_SPANS_BYTES: usize = 64 << 10;
 
 /// A call without its body.
 #[derive(Clone, PartialEq, Message)]
@@ -76,7 +76,7 @@ pub struct OutcomeHead {
     /// The kind of the reply or the error, encoded by the executing node.
     #[prost(bytes = "bytes", tag = "2")]
     pub result: Bytes,
-    /// Times of the invocation in microseconds: waiting, starting, running, committing.
+    /// Times of the invocation in microseconds: waiting, starting, running.
     #[prost(uint64, tag = "3")]
     pub queue_us: u64,
     /// See `queue_us`.
@@ -85,14 +85,11 @@ pub struct OutcomeHead {
     /// See `queue_us`.
     #[prost(uint64, tag = "5")]
     pub execution_us: u64,
-    /// See `queue_us`.
-    #[prost(uint64, tag = "6")]
-    pub commit_us: u64,
     /// Spans of the invocation and of the functions that it called, encoded by the executing node.
-    #[prost(bytes = "bytes", tag = "7")]
+    #[prost(bytes = "bytes", tag = "6")]
     pub spans: Bytes,
     /// The size of the body that follows, in bytes.
-    #[prost(uint64, tag = "8")]
+    #[prost(uint64, tag = "7")]
     pub body_bytes: u64,
 }
 

@@ -24,9 +24,9 @@ mod peers;
 
 pub use connection::Answer;
 pub use error::{CallError, IncomingError, MayHaveRun, NotStarted};
-pub use incoming::{IncomingCall, IncomingCalls, serve};
+pub use incoming::{Cancelled, IncomingCall, IncomingCalls, serve};
 pub use limits::CallLimits;
-pub use message::{CallHead, HeadError, MAX_HEAD_BYTES, OutcomeHead};
+pub use message::{CallHead, HeadError, MAX_HEAD_BYTES, MAX_SPANS_BYTES, OutcomeHead};
 pub use peers::{CallStream, Calls, OpenStream};
 
 #[cfg(test)]

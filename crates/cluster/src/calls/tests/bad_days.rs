@@ -26,7 +26,7 @@ async fn a_lost_connection_says_if_the_call_may_have_run() {
         }
         let serving = pair.opened.recv().await.unwrap();
         serving.abort();
-        call.cancelled().await;
+        assert_eq!(call.cancelled().await, Cancelled::ConnectionLost);
         let lost = MayHaveRun::ConnectionLost { started: has_started };
         assert_eq!(waiting.await.unwrap(), Err(lost.into()));
         while pair.calls.is_backing_off(PEER) {

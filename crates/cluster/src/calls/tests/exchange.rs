@@ -67,7 +67,7 @@ async fn a_dropped_call_is_cancelled_at_the_other_node() {
             call.started().unwrap();
         }
         waiting.abort();
-        call.cancelled().await;
+        assert_eq!(call.cancelled().await, Cancelled::ByCaller);
         assert_eq!(call.finish(outcome(b""), Bytes::new()).await, Err(IncomingError::Cancelled));
         assert!(waiting.await.unwrap_err().is_cancelled());
         assert_eq!(pair.calls.in_flight(PEER), 0);
