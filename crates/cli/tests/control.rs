@@ -53,6 +53,7 @@ fn app(name: &str) -> proto::App {
         functions: vec![function],
         previous_revisions: vec!["fedcba".into()],
         workflows: vec![],
+        ..Default::default()
     }
 }
 
@@ -99,7 +100,7 @@ impl Control for Server {
         }
         self.deployed.lock().unwrap().push(request);
         let warnings = vec!["`comfort` has no triggers".into()];
-        Ok(Response::new(proto::DeployResponse { app: Some(app("hello")), unchanged: false, warnings }))
+        Ok(Response::new(proto::DeployResponse { app: Some(app("hello")), warnings, ..Default::default() }))
     }
 
     async fn invoke(&self, request: Request<proto::InvokeRequest>) -> Answer<proto::InvokeResponse> {
@@ -154,15 +155,18 @@ impl Control for Server {
 
     async fn remove(&self, request: Request<proto::RemoveRequest>) -> Answer<proto::RemoveResponse> {
         match request.into_inner().app.as_str() {
-            "greenhouse" => Ok(Response::new(proto::RemoveResponse { functions: vec!["comfort".into()] })),
+            "greenhouse" => Ok(Response::new(proto::RemoveResponse {
+                functions: vec!["comfort".into()],
+                nodes: Vec::new(),
+            })),
             name => Err(Status::not_found(format!("no app `{name}`"))),
         }
     }
 
     async fn rollback(&self, request: Request<proto::RollbackRequest>) -> Answer<proto::RollbackResponse> {
-        let proto::RollbackRequest { app: name, revision } = request.into_inner();
+        let proto::RollbackRequest { app: name, revision, .. } = request.into_inner();
         let app = proto::App { revision, ..app(&name) };
-        Ok(Response::new(proto::RollbackResponse { app: Some(app) }))
+        Ok(Response::new(proto::RollbackResponse { app: Some(app), nodes: Vec::new() }))
     }
 
     async fn status(&self, _: Request<proto::StatusRequest>) -> Answer<proto::StatusResponse> {
@@ -242,7 +246,7 @@ impl Control for Server {
         &self,
         request: Request<proto::SetSecretRequest>,
     ) -> Answer<proto::SetSecretResponse> {
-        let proto::SetSecretRequest { name, value, app } = request.into_inner();
+        let proto::SetSecretRequest { name, value, app, .. } = request.into_inner();
         self.secrets.lock().unwrap().push((app, name, value));
         Ok(Response::new(proto::SetSecretResponse {}))
     }

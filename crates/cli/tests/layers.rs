@@ -10,7 +10,7 @@ const LAYERS: [&[&str]; 10] = [
     &["api", "manifest"],
     &["state"],
     &["client", "functions"],
-    &["coordinator"],
+    &["coordinator", "rollout"],
     &["triggers"],
     &["node"],
     &["cli"],

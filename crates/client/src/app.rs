@@ -240,7 +240,9 @@ pub fn deploy_request(
     strict: bool,
 ) -> anyhow::Result<proto::DeployRequest> {
     let (assets, workflows) = (app.assets()?, app.workflows()?);
-    let request = proto::DeployRequest { manifest: app.text.clone(), artifacts, assets, workflows, strict };
+    let manifest = app.text.clone();
+    let request =
+        proto::DeployRequest { manifest, artifacts, assets, workflows, strict, ..Default::default() };
     if request.encoded_len() <= MESSAGE_BYTES {
         return Ok(request);
     }

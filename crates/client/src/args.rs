@@ -45,7 +45,7 @@ pub enum Command {
     /// Run a function once and print its reply
     Invoke(Invoke),
     /// List live apps and functions
-    List,
+    List(List),
     /// Show the log of a function, or of all functions
     Logs(Logs),
     /// Remove an app and its functions; its objects stay
@@ -124,6 +124,36 @@ pub struct Deploy {
     /// Refuse workflows that call unknown functions, in place of a warning
     #[arg(long)]
     pub strict: bool,
+    // Not a doc comment: clap would show it as the command's description.
+    #[allow(missing_docs)]
+    #[command(flatten)]
+    pub reach: Reach,
+}
+
+/// The nodes of a command about an app.
+#[derive(Debug, Args)]
+pub struct Reach {
+    /// This node alone, and not all nodes of its cluster
+    #[arg(long)]
+    pub this_node: bool,
+    /// Wait up to this time for the other nodes of the cluster
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    pub wait: std::time::Duration,
+}
+
+impl Reach {
+    /// The wait in milliseconds.
+    pub fn wait_ms(&self) -> u32 {
+        u32::try_from(self.wait.as_millis()).unwrap_or(u32::MAX)
+    }
+}
+
+/// Options of `edgefaas list`.
+#[derive(Debug, Args)]
+pub struct List {
+    /// Show the revision of each app on each node of the cluster
+    #[arg(long)]
+    pub nodes: bool,
 }
 
 /// Options of `edgefaas invoke`.
@@ -154,6 +184,10 @@ pub struct Logs {
 pub struct Rm {
     /// The app
     pub name: String,
+    // Not a doc comment: clap would show it as the command's description.
+    #[allow(missing_docs)]
+    #[command(flatten)]
+    pub reach: Reach,
 }
 
 /// Options of `edgefaas rollback`.
@@ -164,6 +198,10 @@ pub struct Rollback {
     /// The revision, or an unambiguous start of it [default: the one before the live one]
     #[arg(long, value_name = "REVISION")]
     pub to: Option<String>,
+    // Not a doc comment: clap would show it as the command's description.
+    #[allow(missing_docs)]
+    #[command(flatten)]
+    pub reach: Reach,
 }
 
 /// Commands below `edgefaas workflow`.
@@ -345,6 +383,9 @@ pub enum Secrets {
         /// The app [default: the app in this folder]
         #[arg(long)]
         app: Option<String>,
+        /// On this node alone, and not on all nodes of its cluster
+        #[arg(long)]
+        this_node: bool,
     },
     /// List the names of the secrets that are set
     List {
@@ -362,6 +403,9 @@ pub enum Secrets {
         /// A secret that an earlier version set for the whole node and that no app names
         #[arg(long, conflicts_with = "app")]
         unassigned: bool,
+        /// On this node alone, and not on all nodes of its cluster
+        #[arg(long)]
+        this_node: bool,
     },
 }
 

@@ -7,6 +7,7 @@
 //! A node is known by its control API only: this crate does not link one.
 
 pub mod app;
+mod app_nodes;
 pub mod args;
 mod cargo;
 pub mod commands;

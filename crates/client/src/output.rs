@@ -15,6 +15,7 @@ use edgefaas_api::control as proto;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::app_nodes::{self, NodeApp};
 use crate::args::Format;
 
 /// Prints one JSON document on one line.
@@ -124,6 +125,18 @@ pub struct App<'a> {
     functions: Vec<Function<'a>>,
     previous_revisions: &'a [String],
     workflows: Vec<Workflow<'a>>,
+    this_node: bool,
+    lost: Vec<Lost<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    nodes: Vec<NodeApp<'a>>,
+}
+
+/// A deploy that lost against a concurrent one; the revision is empty for a removal.
+#[derive(Serialize)]
+struct Lost<'a> {
+    revision: &'a str,
+    node: &'a str,
+    deployed_unix_ms: i64,
 }
 
 #[derive(Serialize)]
@@ -230,6 +243,11 @@ impl<'a> From<&'a proto::App> for App<'a> {
                 duration_p99_us: stats.duration_p99_us,
             }
         };
+        let lost = |lost: &'a proto::LostDeploy| Lost {
+            revision: &lost.revision,
+            node: &lost.node,
+            deployed_unix_ms: lost.deployed_unix_ms,
+        };
         Self {
             name: &app.name,
             revision: &app.revision,
@@ -237,6 +255,9 @@ impl<'a> From<&'a proto::App> for App<'a> {
             functions: app.functions.iter().map(function).collect(),
             workflows: app.workflows.iter().map(Workflow::from).collect(),
             previous_revisions: &app.previous_revisions,
+            this_node: app.this_node,
+            lost: app.lost.iter().map(lost).collect(),
+            nodes: app_nodes::json(&app.nodes),
         }
     }
 }

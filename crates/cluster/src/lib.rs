@@ -9,6 +9,8 @@
 //! It knows neither the transport nor what an object is made of; [`simulation`] runs many of it in virtual
 //! time.
 //!
+//! [`placement`] decides where a call runs, by the policies of the cluster, without I/O as well.
+//!
 //! ```no_run
 //! # use std::{path::Path, sync::Arc, time::Duration};
 //! # use edgefaas_cluster::{ClusterKey, Event, Identity, Membership, NewCertificate, Options, Transport};
@@ -24,7 +26,7 @@
 //! };
 //! let membership = Arc::new(parking_lot::Mutex::new(Membership::found(&key, first)?));
 //! let options = Options { mdns: true, ..Options::new(identity, membership, "0.0.0.0:7071".parse()?) };
-//! let (handle, mut events) = Transport::start(options, Default::default()).await?;
+//! let (handle, mut events, _streams) = Transport::start(options, Default::default()).await?;
 //! println!("on another node: join {}", handle.open_join(&key, Duration::from_secs(600))?);
 //! while let Some(event) = events.recv().await {
 //!     match event {
@@ -48,9 +50,11 @@ mod liveness;
 mod membership;
 mod network;
 mod penalties;
+pub mod placement;
 pub mod replication;
 mod revocation;
 pub mod simulation;
+pub mod status;
 mod transport;
 pub mod wire;
 
@@ -64,10 +68,11 @@ pub use libp2p::{Multiaddr, PeerId};
 pub use membership::{Member, Membership, MembershipError};
 pub use network::address::{BootstrapError, TransportKind};
 pub use network::frame::ReadError;
+pub use network::side_streams::StreamPurpose;
 pub use network::swarm::{ListenFailure, SetupError};
 pub use network::task_time::{TaskTime, TaskTimer};
 pub use revocation::{Revocation, RevocationList, Revocations};
 pub use transport::{
-    Copy, Counters, DownReason, Event, EventReceiver, Handle, Options, PeerInfo, SendError, StartError,
-    Transport,
+    Copy, Counters, DownReason, Event, EventReceiver, Handle, IncomingStream, IncomingStreams,
+    OpenStreamError, Options, PeerInfo, PeerStatus, PeerStream, SendError, StartError, Transport,
 };

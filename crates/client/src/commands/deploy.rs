@@ -4,6 +4,7 @@ use edgefaas_api::control as proto;
 use serde_json::json;
 
 use crate::app::{App, deploy_request};
+use crate::app_nodes;
 use crate::args::{Deploy, Format, Global};
 use crate::connection::{self, Boxed, Client};
 use crate::output;
@@ -14,7 +15,8 @@ pub(super) async fn run(args: &Deploy, global: &Global) -> anyhow::Result<()> {
     // Report a missing node before a build that may take minutes. The deploy uses a new connection, since the node closes an idle
     // one after some seconds.
     drop(connection::connect(global).await?);
-    let request = deploy_request(&app, app.build().await?, args.strict)?;
+    let mut request = deploy_request(&app, app.build().await?, args.strict)?;
+    (request.this_node, request.wait_ms) = (args.reach.this_node, args.reach.wait_ms());
     let mut client = connection::connect(global).await?;
     let response = send(&app, request, &mut client).await?;
     let deployed = response.app.unwrap_or_default();
@@ -23,9 +25,11 @@ pub(super) async fn run(args: &Deploy, global: &Global) -> anyhow::Result<()> {
             "app": output::App::from(&deployed),
             "unchanged": response.unchanged,
             "warnings": response.warnings,
+            "nodes": app_nodes::json(&response.nodes),
         }));
     }
     warn(&response.warnings);
+    app_nodes::warn(&response.nodes);
     let what = if response.unchanged { "was already live" } else { "is live" };
     output::text(&format!("{} {} {what}\n", deployed.name, output::short(&deployed.revision)))?;
     if !deployed.functions.is_empty() {
@@ -38,6 +42,9 @@ pub(super) async fn run(args: &Deploy, global: &Global) -> anyhow::Result<()> {
             triggers => format!(", started by {}", triggers.join(" or ")),
         };
         output::text(&format!("workflow {} {}{durable}{triggers}\n", workflow.name, workflow.version))?;
+    }
+    if response.nodes.len() > 1 {
+        output::table(&app_nodes::HEADER, app_nodes::rows(&response.nodes))?;
     }
     Ok(())
 }

@@ -3,14 +3,15 @@
 use edgefaas_api::control as proto;
 use serde_json::json;
 
-use crate::args::{Format, Global};
+use crate::app_nodes;
+use crate::args::{Format, Global, List};
 use crate::connection;
 use crate::output;
 
-pub async fn run(global: &Global) -> anyhow::Result<()> {
+pub async fn run(args: &List, global: &Global) -> anyhow::Result<()> {
     let mut client = connection::connect(global).await?;
-    let response =
-        client.list(proto::ListRequest {}).await.map_err(|status| connection::failure(&status))?;
+    let request = proto::ListRequest { nodes: args.nodes };
+    let response = client.list(request).await.map_err(|status| connection::failure(&status))?;
     let apps = response.into_inner().apps;
     if global.output == Format::Json {
         let apps: Vec<_> = apps.iter().map(output::App::from).collect();
@@ -19,6 +20,10 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
     if apps.is_empty() {
         eprintln!("nothing is deployed; `edgefaas deploy PATH` deploys an app or a single file");
         return Ok(());
+    }
+    apps.iter().for_each(app_nodes::warn_lost);
+    if args.nodes {
+        return list_nodes(&apps);
     }
     let (functions, workflows): (Vec<_>, Vec<_>) = (
         apps.iter().flat_map(output::function_rows).collect(),
@@ -31,4 +36,16 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
         true => Ok(()),
         false => output::table(&output::WORKFLOW_HEADER, workflows),
     }
+}
+
+fn list_nodes(apps: &[proto::App]) -> anyhow::Result<()> {
+    let mut header = vec!["APP"];
+    header.extend(app_nodes::HEADER);
+    let rows = apps.iter().flat_map(|app| {
+        app_nodes::rows(&app.nodes).into_iter().map(|mut row| {
+            row.insert(0, app.name.clone());
+            row
+        })
+    });
+    output::table(&header, rows.collect())
 }

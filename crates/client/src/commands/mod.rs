@@ -35,7 +35,7 @@ pub fn run(command: &Command, global: &Global) -> anyhow::Result<()> {
             Command::Build(args) => build::run(args, global).await,
             Command::Deploy(args) => deploy::run(args, global).await,
             Command::Invoke(args) => invoke::run(args, global).await,
-            Command::List => list::run(global).await,
+            Command::List(args) => list::run(args, global).await,
             Command::Logs(args) => logs::run(args, global).await,
             Command::Rm(args) => rm::run(args, global).await,
             Command::Rollback(args) => rollback::run(args, global).await,

@@ -3,19 +3,27 @@
 use edgefaas_api::control as proto;
 use serde_json::json;
 
+use crate::app_nodes;
 use crate::args::{Format, Global, Rollback};
 use crate::connection;
 use crate::output;
 
 pub async fn run(args: &Rollback, global: &Global) -> anyhow::Result<()> {
     let mut client = connection::connect(global).await?;
-    let request =
-        proto::RollbackRequest { app: args.name.clone(), revision: args.to.clone().unwrap_or_default() };
+    let (this_node, wait_ms) = (args.reach.this_node, args.reach.wait_ms());
+    let revision = args.to.clone().unwrap_or_default();
+    let request = proto::RollbackRequest { app: args.name.clone(), revision, this_node, wait_ms };
     let response = client.rollback(request).await.map_err(|status| connection::failure(&status))?;
-    let app = response.into_inner().app.unwrap_or_default();
+    let proto::RollbackResponse { app, nodes } = response.into_inner();
+    let app = app.unwrap_or_default();
+    app_nodes::warn(&nodes);
     if global.output == Format::Json {
-        return output::json(&json!({ "app": output::App::from(&app) }));
+        return output::json(&json!({ "app": output::App::from(&app), "nodes": app_nodes::json(&nodes) }));
     }
     output::text(&format!("{} {} is live\n", app.name, output::short(&app.revision)))?;
-    output::table(&output::FUNCTION_HEADER, output::function_rows(&app))
+    output::table(&output::FUNCTION_HEADER, output::function_rows(&app))?;
+    match nodes.len() {
+        0 | 1 => Ok(()),
+        _ => output::table(&app_nodes::HEADER, app_nodes::rows(&nodes)),
+    }
 }

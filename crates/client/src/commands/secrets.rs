@@ -14,10 +14,12 @@ use crate::output;
 
 pub async fn run(args: &Secrets, global: &Global) -> anyhow::Result<()> {
     match args {
-        Secrets::Set { name, app } => set(name, app.as_deref(), global).await,
+        Secrets::Set { name, app, this_node } => set(name, app.as_deref(), *this_node, global).await,
         Secrets::List { app } => list(app.as_deref(), global).await,
-        Secrets::Rm { name, unassigned: true, .. } => remove(name, String::new(), global).await,
-        Secrets::Rm { name, app, .. } => remove(name, app_or_folder(app.as_deref())?, global).await,
+        Secrets::Rm { name, unassigned: true, .. } => remove(name, String::new(), true, global).await,
+        Secrets::Rm { name, app, this_node, .. } => {
+            remove(name, app_or_folder(app.as_deref())?, *this_node, global).await
+        }
     }
 }
 
@@ -37,7 +39,7 @@ fn app_or_folder(app: Option<&str>) -> anyhow::Result<String> {
     Ok(Manifest::parse(&text, FILE_NAME)?.app)
 }
 
-async fn set(name: &str, app: Option<&str>, global: &Global) -> anyhow::Result<()> {
+async fn set(name: &str, app: Option<&str>, this_node: bool, global: &Global) -> anyhow::Result<()> {
     if !is_secret_name(name) {
         let message = format!(
             "`{name}` is not a name of a secret: a name has 1 to 256 of letters, digits, `_`, `-` and `.`"
@@ -49,9 +51,10 @@ async fn set(name: &str, app: Option<&str>, global: &Global) -> anyhow::Result<(
     drop(connection::connect(global).await?);
     let value = input::secret(&format!("Value of {name}"), &format!("the value of {name}"))?;
     let mut client = connection::connect(global).await?;
-    let request = proto::SetSecretRequest { name: name.to_owned(), value, app: app.clone() };
+    let request = proto::SetSecretRequest { name: name.to_owned(), value, app: app.clone(), this_node };
     client.set_secret(request).await.map_err(|status| connection::failure(&status))?;
-    let listed = client.list(proto::ListRequest {}).await.map_err(|status| connection::failure(&status))?;
+    let listed =
+        client.list(proto::ListRequest::default()).await.map_err(|status| connection::failure(&status))?;
     if !listed.into_inner().apps.iter().any(|deployed| deployed.name == app) {
         eprintln!("note: no app `{app}` is deployed yet; it gets the secret with its deploy");
     }
@@ -78,9 +81,9 @@ async fn list(app: Option<&str>, global: &Global) -> anyhow::Result<()> {
     }
 }
 
-async fn remove(name: &str, app: String, global: &Global) -> anyhow::Result<()> {
+async fn remove(name: &str, app: String, this_node: bool, global: &Global) -> anyhow::Result<()> {
     let mut client = connection::connect(global).await?;
-    let request = proto::RemoveSecretRequest { name: name.to_owned(), app: app.clone() };
+    let request = proto::RemoveSecretRequest { name: name.to_owned(), app: app.clone(), this_node };
     client.remove_secret(request).await.map_err(|status| connection::failure(&status))?;
     let app = (!app.is_empty()).then_some(app);
     let text = match &app {

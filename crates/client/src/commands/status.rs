@@ -15,7 +15,8 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
     let response =
         client.status(proto::StatusRequest {}).await.map_err(|status| connection::failure(&status))?;
     let status = response.into_inner();
-    let list = client.list(proto::ListRequest {}).await.map_err(|status| connection::failure(&status))?;
+    let list =
+        client.list(proto::ListRequest::default()).await.map_err(|status| connection::failure(&status))?;
     let apps = list.into_inner().apps;
     let addresses = status.addresses.clone().unwrap_or_default();
     if global.output == Format::Json {

@@ -234,8 +234,9 @@ async fn open(identity: &Identity, token: &Token) -> Result<(Swarm<Channels>, St
             _ => continue,
         };
         return match opened.stream {
-            Ok((_, stream)) => Ok((swarm, stream)),
+            Ok(first) => Ok((swarm, first.stream)),
             Err(NoStream::Unsupported) => Err(JoinError::Closed { issuer }),
+            Err(NoStream::TimedOut) => Err(JoinError::NoAnswer { reason: NoAnswer::TimedOut }),
             Err(NoStream::Failed(reason)) => {
                 Err(JoinError::NoAnswer { reason: NoAnswer::NoStream(reason) })
             }

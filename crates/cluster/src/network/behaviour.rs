@@ -1,4 +1,4 @@
-//! One stream per connection, opened by the side that dialled; no other stream is served.
+//! The first stream of a connection, opened by the side that dialled, and the streams beside it, which both sides may open.
 //!
 //! libp2p's own stream behaviour goes by peer and not by connection, which is too little here: of two
 //! connections to one peer a certain one has to be closed.
@@ -22,7 +22,9 @@ use libp2p::swarm::{
 };
 use libp2p::{Multiaddr, PeerId, Stream};
 
-/// The protocol of a stream.
+use super::side_streams::{self, OpenRequest, SideStreams, StreamPort, StreamPurpose};
+
+/// The protocol of a connection's first stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// The channel of two members.
@@ -36,7 +38,16 @@ pub(crate) enum Purpose {
 pub(crate) struct Opened {
     pub(crate) connection: ConnectionId,
     pub(crate) peer: PeerId,
-    pub(crate) stream: Result<(Purpose, Stream), NoStream>,
+    pub(crate) stream: Result<FirstStream, NoStream>,
+}
+
+/// A connection's first stream.
+#[derive(Debug)]
+pub(crate) struct FirstStream {
+    pub(crate) purpose: Purpose,
+    pub(crate) stream: Stream,
+    /// The streams beside it.
+    pub(crate) side_streams: SideStreams,
 }
 
 /// The reason why a connection has no stream.
@@ -44,6 +55,9 @@ pub(crate) struct Opened {
 pub(crate) enum NoStream {
     #[error("the other side does not speak the protocol")]
     Unsupported,
+    /// A later attempt may succeed.
+    #[error("the other side did not answer in time")]
+    TimedOut,
     /// A later attempt may succeed.
     #[error(transparent)]
     Failed(Box<StreamUpgradeError<Infallible>>),
@@ -62,9 +76,10 @@ pub(crate) enum GateClosed {
     Crowded,
 }
 
-/// The behaviour of libp2p that gives each connection one stream.
+/// The behaviour of libp2p that gives each connection its streams.
 pub(crate) struct Channels {
     role: Role,
+    serves_side_streams: bool,
     ready: VecDeque<Opened>,
     waker: Option<Waker>,
 }
@@ -80,12 +95,23 @@ enum Role {
 impl Channels {
     /// A member: dials other members, serves them, and joining nodes while `serves_joins` is set.
     pub(crate) fn member(serves_joins: Arc<AtomicBool>, gate: Gate) -> Self {
-        Self { role: Role::Member { serves_joins, gate }, ready: VecDeque::new(), waker: None }
+        Self {
+            role: Role::Member { serves_joins, gate },
+            serves_side_streams: true,
+            ready: VecDeque::new(),
+            waker: None,
+        }
     }
 
     /// A joining node: dials to join and serves nothing.
     pub(crate) fn joining() -> Self {
-        Self { role: Role::Joining, ready: VecDeque::new(), waker: None }
+        Self { role: Role::Joining, serves_side_streams: false, ready: VecDeque::new(), waker: None }
+    }
+
+    /// Serves no streams beside the first one, as versions up to 0.1.
+    #[cfg(test)]
+    pub(crate) fn without_side_streams(self) -> Self {
+        Self { serves_side_streams: false, ..self }
     }
 }
 
@@ -107,7 +133,7 @@ impl NetworkBehaviour for Channels {
             }
             Role::Joining => Side::Idle,
         };
-        Ok(Handler { side, ready: None })
+        Ok(Handler::new(side, self.serves_side_streams))
     }
 
     fn handle_established_outbound_connection(
@@ -122,7 +148,7 @@ impl NetworkBehaviour for Channels {
             Role::Member { .. } => Purpose::Cluster,
             Role::Joining => Purpose::Join,
         };
-        Ok(Handler { side: Side::Dialer { wants }, ready: None })
+        Ok(Handler::new(Side::Dialer { wants }, self.serves_side_streams))
     }
 
     fn on_swarm_event(&mut self, _: FromSwarm<'_>) {}
@@ -146,13 +172,31 @@ impl NetworkBehaviour for Channels {
     }
 }
 
-/// The stream of one connection.
+/// The streams of one connection.
 pub(crate) struct Handler {
     side: Side,
-    ready: Option<Result<(Purpose, Stream), NoStream>>,
+    ready: Option<Result<FirstStream, NoStream>>,
+    serves_side_streams: bool,
+    port: StreamPort,
+    /// The other end of `port`, until there is a first stream.
+    side_streams: Option<SideStreams>,
 }
 
-/// The side of a connection, and whether it still opens or accepts its stream.
+impl Handler {
+    fn new(side: Side, serves_side_streams: bool) -> Self {
+        let (port, side_streams) = side_streams::pair();
+        Self { side, ready: None, serves_side_streams, port, side_streams: Some(side_streams) }
+    }
+
+    /// The first stream is open.
+    fn opened(&mut self, purpose: Purpose, stream: Stream) {
+        if let Some(side_streams) = self.side_streams.take() {
+            self.ready = Some(Ok(FirstStream { purpose, stream, side_streams }));
+        }
+    }
+}
+
+/// The side of a connection, and whether it still opens or accepts its first stream.
 enum Side {
     /// Opens a stream.
     Dialer { wants: Purpose },
@@ -164,21 +208,26 @@ enum Side {
 
 impl ConnectionHandler for Handler {
     type FromBehaviour = Infallible;
-    type ToBehaviour = Result<(Purpose, Stream), NoStream>;
+    type ToBehaviour = Result<FirstStream, NoStream>;
     type InboundProtocol = Protocols;
     type OutboundProtocol = Protocols;
     type InboundOpenInfo = ();
-    type OutboundOpenInfo = ();
+    type OutboundOpenInfo = OpenFor;
 
     fn listen_protocol(&self) -> SubstreamProtocol<Protocols, ()> {
-        let mut purposes = Vec::new();
+        let mut protocols = Vec::new();
         if let Side::Listener { serves_joins } = &self.side {
-            purposes.push(Purpose::Cluster);
+            protocols.push(Protocol::First(Purpose::Cluster));
             if serves_joins.load(Ordering::Relaxed) {
-                purposes.push(Purpose::Join);
+                protocols.push(Protocol::First(Purpose::Join));
             }
         }
-        SubstreamProtocol::new(Protocols { purposes }, ())
+        // Offered before the peer has proved that it is a member: its channel may be open already where this side still
+        // waits for the end of the handshake.
+        if self.serves_side_streams {
+            protocols.extend(StreamPurpose::ALL.map(Protocol::Side));
+        }
+        SubstreamProtocol::new(Protocols(protocols), ())
     }
 
     /// Idle connections are detected by the channel, not by libp2p.
@@ -188,85 +237,121 @@ impl ConnectionHandler for Handler {
 
     fn poll(
         &mut self,
-        _: &mut Context<'_>,
-    ) -> Poll<ConnectionHandlerEvent<Protocols, (), Self::ToBehaviour>> {
+        context: &mut Context<'_>,
+    ) -> Poll<ConnectionHandlerEvent<Protocols, OpenFor, Self::ToBehaviour>> {
         if let Some(stream) = self.ready.take() {
             return Poll::Ready(ConnectionHandlerEvent::NotifyBehaviour(stream));
         }
         if let Side::Dialer { wants: purpose } = self.side {
             self.side = Side::Idle;
-            let protocol = SubstreamProtocol::new(Protocols { purposes: vec![purpose] }, ());
+            let protocols = Protocols(vec![Protocol::First(purpose)]);
+            let protocol = SubstreamProtocol::new(protocols, OpenFor::First);
             return Poll::Ready(ConnectionHandlerEvent::OutboundSubstreamRequest { protocol });
         }
-        Poll::Pending
+        self.port.poll_request(context).map(|request| {
+            let protocols = Protocols(vec![Protocol::Side(request.purpose)]);
+            let protocol = SubstreamProtocol::new(protocols, OpenFor::Side(request));
+            ConnectionHandlerEvent::OutboundSubstreamRequest { protocol }
+        })
     }
 
     fn on_behaviour_event(&mut self, event: Infallible) {
         match event {}
     }
 
-    fn on_connection_event(&mut self, event: ConnectionEvent<'_, Protocols, Protocols>) {
+    fn on_connection_event(&mut self, event: ConnectionEvent<'_, Protocols, Protocols, (), OpenFor>) {
         match event {
             ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound { protocol, .. }) => {
-                if let Side::Listener { .. } = self.side {
-                    self.side = Side::Idle;
-                    self.ready = Some(Ok(protocol));
+                match protocol {
+                    (Protocol::First(purpose), stream) => {
+                        if let Side::Listener { .. } = self.side {
+                            self.side = Side::Idle;
+                            self.opened(purpose, stream);
+                        }
+                    }
+                    (Protocol::Side(purpose), stream) => self.port.accept(purpose, stream),
                 }
             }
-            ConnectionEvent::FullyNegotiatedOutbound(FullyNegotiatedOutbound { protocol, .. }) => {
-                self.ready = Some(Ok(protocol));
+            ConnectionEvent::FullyNegotiatedOutbound(FullyNegotiatedOutbound { protocol, info }) => {
+                match (protocol, info) {
+                    ((Protocol::First(purpose), stream), OpenFor::First) => self.opened(purpose, stream),
+                    ((_, stream), OpenFor::Side(request)) => request.fulfil(Ok(stream)),
+                    // A request of a first stream offers no other protocol.
+                    ((Protocol::Side(_), _), OpenFor::First) => {}
+                }
             }
-            ConnectionEvent::DialUpgradeError(DialUpgradeError { error, .. }) => {
-                self.ready = Some(Err(match error {
+            ConnectionEvent::DialUpgradeError(DialUpgradeError { error, info }) => {
+                let error = match error {
                     StreamUpgradeError::NegotiationFailed => NoStream::Unsupported,
+                    StreamUpgradeError::Timeout => NoStream::TimedOut,
                     other => NoStream::Failed(Box::new(other)),
-                }));
+                };
+                match info {
+                    OpenFor::First => self.ready = Some(Err(error)),
+                    OpenFor::Side(request) => request.fulfil(Err(error)),
+                }
             }
             _ => {}
         }
     }
 }
 
-/// The protocols that a stream may be opened with.
+/// Subject of a stream that is being opened.
 #[derive(Debug)]
-pub(crate) struct Protocols {
-    purposes: Vec<Purpose>,
+pub(crate) enum OpenFor {
+    /// The connection's first stream.
+    First,
+    /// A stream beside it.
+    Side(OpenRequest),
 }
 
+/// The protocol of any stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    First(Purpose),
+    Side(StreamPurpose),
+}
+
+/// The protocols that a stream may be opened with.
+#[derive(Debug)]
+pub(crate) struct Protocols(Vec<Protocol>);
+
 impl UpgradeInfo for Protocols {
-    type Info = Purpose;
-    type InfoIter = std::vec::IntoIter<Purpose>;
+    type Info = Protocol;
+    type InfoIter = std::vec::IntoIter<Protocol>;
 
     fn protocol_info(&self) -> Self::InfoIter {
-        self.purposes.clone().into_iter()
+        self.0.clone().into_iter()
     }
 }
 
-impl AsRef<str> for Purpose {
+impl AsRef<str> for Protocol {
     fn as_ref(&self) -> &str {
         match self {
-            Self::Cluster => "/edgefaas/cluster/1",
-            Self::Join => "/edgefaas/join/1",
+            Self::First(Purpose::Cluster) => "/edgefaas/cluster/1",
+            Self::First(Purpose::Join) => "/edgefaas/join/1",
+            Self::Side(StreamPurpose::Calls) => "/edgefaas/calls/1",
+            Self::Side(StreamPurpose::Artefacts) => "/edgefaas/artefacts/1",
         }
     }
 }
 
 impl InboundUpgrade<Stream> for Protocols {
-    type Output = (Purpose, Stream);
+    type Output = (Protocol, Stream);
     type Error = Infallible;
     type Future = Ready<Result<Self::Output, Infallible>>;
 
-    fn upgrade_inbound(self, stream: Stream, purpose: Purpose) -> Self::Future {
-        ready(Ok((purpose, stream)))
+    fn upgrade_inbound(self, stream: Stream, protocol: Protocol) -> Self::Future {
+        ready(Ok((protocol, stream)))
     }
 }
 
 impl OutboundUpgrade<Stream> for Protocols {
-    type Output = (Purpose, Stream);
+    type Output = (Protocol, Stream);
     type Error = Infallible;
     type Future = Ready<Result<Self::Output, Infallible>>;
 
-    fn upgrade_outbound(self, stream: Stream, purpose: Purpose) -> Self::Future {
-        ready(Ok((purpose, stream)))
+    fn upgrade_outbound(self, stream: Stream, protocol: Protocol) -> Self::Future {
+        ready(Ok((protocol, stream)))
     }
 }

@@ -27,6 +27,10 @@ pub(crate) enum Kind {
     RevocationSet,
     /// A copy of the receiver was refused; the address at which the copy is.
     Copied,
+    /// Load of the sender.
+    Load,
+    /// Facts of the sender.
+    Facts,
     Unknown,
 }
 
@@ -65,6 +69,8 @@ impl Kind {
             Self::Goodbye => 7,
             Self::RevocationSet => 8,
             Self::Copied => 9,
+            Self::Load => 10,
+            Self::Facts => 11,
             Self::Unknown => u8::MAX,
         }
     }
@@ -81,6 +87,8 @@ impl Kind {
             7 => Self::Goodbye,
             8 => Self::RevocationSet,
             9 => Self::Copied,
+            10 => Self::Load,
+            11 => Self::Facts,
             _ => Self::Unknown,
         }
     }

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use tokio::task::{JoinError, JoinSet};
 
 use super::address;
+use super::side_streams::MAX_SIDE_STREAMS;
 use super::task_time::TaskTimer;
 use super::unencrypted::{LimitedTransport, UnencryptedConnections};
 use crate::Identity;
@@ -24,8 +25,9 @@ use crate::Identity;
 const DIAL_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 /// Attempts to find a port that is free for both TCP and UDP.
 const MAX_PORT_ATTEMPTS: usize = 16;
-/// A connection has one stream; the others leave room for streams that are being refused.
-const MAX_STREAMS: usize = 8;
+/// Streams of one connection, in both directions together. Yamux ends a connection that has more, so this leaves room for
+/// as many again that the peer has reset and that were not dropped here yet, or that are being refused.
+const MAX_STREAMS: usize = 4 * MAX_SIDE_STREAMS;
 const QUIC_WINDOW_BYTES: u32 = 1 << 20;
 
 /// libp2p could not be set up.

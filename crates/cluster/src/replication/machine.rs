@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::replication::copies::mix;
 use crate::replication::interest::InterestSet;
 use crate::replication::outgoing::OUTPUT_BYTES;
 use crate::replication::peer::Peer;
 use crate::replication::pending::Pending;
-use crate::replication::placement::mix;
 use crate::replication::{
     Counters, Delta, DisconnectReason, Event, Interest, NodeId, Output, Replica, Settings,
 };

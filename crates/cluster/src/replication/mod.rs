@@ -26,6 +26,7 @@
 //!
 //! **Stability.** See [`Replication::stable_since`].
 
+mod copies;
 mod counters;
 mod interest;
 mod key;
@@ -34,7 +35,6 @@ mod machine;
 mod outgoing;
 mod peer;
 mod pending;
-mod placement;
 mod receive;
 mod round;
 mod sync;
@@ -43,11 +43,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+pub(crate) use copies::mix;
 pub use counters::Counters;
 pub use interest::Interest;
 pub use key::{NodeId, ObjectKey};
 pub use machine::Replication;
-pub(crate) use placement::mix;
 
 /// Number of copies of an object unless its policy says otherwise.
 pub const DEFAULT_COPIES: u8 = 2;

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use prost::Message as _;
 
+use crate::replication::copies::keeps;
 use crate::replication::lag::{Lagged, Next};
 use crate::replication::peer::{LongPayload, Work};
-use crate::replication::placement::keeps;
 use crate::replication::{
     DEFAULT_COPIES, Delta, NodeId, ObjectKey, Output, PAYLOAD_LIMIT_BYTES, Replica, Replication,
 };

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use crate::replication::copies::keeps;
 use crate::replication::machine::round_gap_end;
 use crate::replication::peer::{Answer, Peer, Round, Stage, Work};
-use crate::replication::placement::keeps;
 use crate::replication::round::{
     Difference, Entry, Tally, bucket, bucket_range, differences, in_ranges, lines, with_hash,
 };
@@ -20,8 +20,8 @@ const NAMES_BYTES: usize = 2 * 1024 * 1024;
 
 impl<D: Delta> Replication<D> {
     /// True if an object that this node holds is compared with a peer: the peer is interested, or is known to hold the
-    /// object, or placement chooses the peer to keep it and this node is responsible for that (it is interested, or no
-    /// node is). Both sides must mostly agree; a round corrects a disagreement, and both agree in the next round.
+    /// object, or the peer is to keep a copy and this node is responsible for that (it is interested, or no node is). Both
+    /// sides must mostly agree; a round corrects a disagreement, and both agree in the next round.
     fn shares<R>(&self, node: NodeId, peer: &Peer<D>, object: &ObjectKey, hash: u64, replica: &R) -> bool
     where
         R: Replica<Delta = D>,

@@ -1,6 +1,7 @@
 //! One member's channel: frames both ways until its end.
 
 use std::convert::Infallible;
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,19 +13,25 @@ use libp2p::{Multiaddr, Stream};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
+use tokio_util::sync::CancellationToken;
 
+use super::counters::add;
 use super::dial_signal::DialSignal;
 use super::event::{DownReason, Event};
 use super::greeting::Greeter;
 use super::link::{Link, Outcome};
 use super::peer::Peer;
+use super::peer_stream::IncomingStream;
+use super::status::facts_interval;
 use crate::handshake::{Hello, Refusal};
 use crate::known_addresses::{decode_addresses, encode_addresses};
 use crate::liveness::{Due, Liveness};
 use crate::membership::{Member, decode_members};
 use crate::network::address;
 use crate::network::frame::{self, Kind, ReadError};
+use crate::network::side_streams::{CountedStream, SideStreams, StreamPurpose};
 use crate::revocation::RevocationFrame;
+use crate::status::{MAX_FACTS_BYTES, MAX_LOAD_BYTES};
 use crate::{CertificateError, RevocationList};
 
 /// Limit of a control frame, whatever the limit of the node's frames.
@@ -39,11 +46,12 @@ pub(super) struct ChannelServer {
     pub(super) dial_signal: DialSignal,
     /// The node's events end with the last copy of this.
     pub(super) events: mpsc::Sender<Event>,
+    pub(super) incoming_streams: mpsc::Sender<IncomingStream>,
 }
 
 impl ChannelServer {
     /// Runs the handshake and then the channel to its end.
-    pub(super) async fn run(&self, link: Link, mut stream: Stream) -> Outcome {
+    pub(super) async fn run(&self, link: Link, mut stream: Stream, side_streams: SideStreams) -> Outcome {
         let (greeter, gossip) = (&self.greeter, &self.greeter.gossip);
         let opened = greeter.open(&link, &mut stream).await;
         // A member that refuses this node may have sent a revocation, of this node or of another one.
@@ -58,14 +66,25 @@ impl ChannelServer {
                 if let Some(start) = peer.node_start() {
                     greeter.copies.accept(link.peer, start);
                 }
-                self.serve(&peer, &hello, stream).await
+                self.serve(&peer, &hello, stream, side_streams).await
             }
             Err(failure) => greeter.give_up(&link, stream, failure).await,
         }
     }
 
     /// A member's channel, from its up to its down.
-    async fn serve(&self, peer: &Arc<Peer>, hello: &Hello, stream: Stream) -> Outcome {
+    async fn serve(
+        &self,
+        peer: &Arc<Peer>,
+        hello: &Hello,
+        stream: Stream,
+        side_streams: SideStreams,
+    ) -> Outcome {
+        let SideStreams { opener, mut accepted } = side_streams;
+        let streams_ended = peer.closing.child_token();
+        let streams_end = streams_ended.clone().drop_guard();
+        peer.serve_streams(opener, streams_ended.clone());
+        self.greeter.peers.status_changed();
         let (reader, mut writer) = stream.split();
         let channel = Channel {
             server: self,
@@ -80,11 +99,14 @@ impl ChannelServer {
             reason = channel.write(&mut writer) => reason,
             reason = channel.watch() => reason,
             never = channel.report_writable() => match never {},
+            never = channel.send_facts() => match never {},
+            never = channel.pass_streams(&mut accepted, &streams_ended) => match never {},
             () = peer.closing.cancelled() => {
                 channel.say_goodbye(&mut writer).await;
                 peer.close_reason()
             }
         };
+        drop(streams_end);
         if channel.announced.load(Ordering::Relaxed) {
             self.emit_until_cancelled(Event::PeerDown { node_id: peer.node_id(), reason }).await;
         }
@@ -204,6 +226,18 @@ impl Channel<'_> {
             }
             Kind::RevocationSet => {
                 self.take_revocations(RevocationFrame::decode(&body).map_err(|_| malformed)?).await
+            }
+            Kind::Load if body.len() > MAX_LOAD_BYTES => Err(too_large),
+            Kind::Load => {
+                self.peer.load_received(body);
+                self.server.greeter.peers.status_changed();
+                Ok(())
+            }
+            Kind::Facts if body.len() > MAX_FACTS_BYTES => Err(too_large),
+            Kind::Facts => {
+                self.peer.facts_received(body);
+                self.server.greeter.peers.status_changed();
+                Ok(())
             }
             Kind::Goodbye => Err(DownReason::Left),
             Kind::Copied => {
@@ -332,6 +366,39 @@ impl Channel<'_> {
                 }
             }
         }
+    }
+
+    /// Hands the peer's streams to the node; those that it has no room for are reset.
+    async fn pass_streams(
+        &self,
+        accepted: &mut mpsc::Receiver<(StreamPurpose, CountedStream)>,
+        ended: &CancellationToken,
+    ) -> Infallible {
+        while let Some((purpose, counted)) = accepted.recv().await {
+            let node_id = self.peer.node_id();
+            let stream = IncomingStream::new(node_id, purpose, counted, ended.clone());
+            if self.server.incoming_streams.try_send(stream).is_err() {
+                tracing::debug!(node_id, ?purpose, "a stream was refused: too many wait");
+                add(&self.server.greeter.counters.streams_refused);
+            }
+        }
+        // The connection has ended; the channel notices that by itself.
+        pending().await
+    }
+
+    /// Sends the facts of this node now and whenever they change.
+    async fn send_facts(&self) -> Infallible {
+        let mut facts = self.server.greeter.local.status.facts();
+        // The sender lives as long as the transport.
+        while facts.changed().await.is_ok() {
+            let facts = facts.borrow_and_update().clone();
+            if !facts.is_empty() {
+                let interval = facts_interval(facts.len());
+                self.peer.outbox.facts(facts);
+                tokio::time::sleep(interval).await;
+            }
+        }
+        pending().await
     }
 
     async fn report_writable(&self) -> Infallible {

@@ -15,6 +15,8 @@ pub struct Counters {
     pub dials_failed: u64,
     /// Connections that came in and did not get as far as a peer id: port scanners, other protocols.
     pub strangers: u64,
+    /// Streams of members that were reset because too many waited for the node.
+    pub streams_refused: u64,
     /// Certificates issued for tokens.
     pub joins: u64,
     /// Tries to join that were refused.
@@ -40,6 +42,7 @@ pub(crate) struct Cells {
     refused_by_peers: [AtomicU64; Refusal::ALL.len()],
     pub(crate) dials_failed: AtomicU64,
     pub(crate) strangers: AtomicU64,
+    pub(crate) streams_refused: AtomicU64,
     pub(crate) joins: AtomicU64,
     pub(crate) joins_refused: AtomicU64,
 }
@@ -67,6 +70,7 @@ impl Cells {
             refused_by_peers: by_reason(&self.refused_by_peers),
             dials_failed: self.dials_failed.load(Ordering::Relaxed),
             strangers: self.strangers.load(Ordering::Relaxed),
+            streams_refused: self.streams_refused.load(Ordering::Relaxed),
             joins: self.joins.load(Ordering::Relaxed),
             joins_refused: self.joins_refused.load(Ordering::Relaxed),
         }

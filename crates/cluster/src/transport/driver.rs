@@ -21,7 +21,7 @@ use super::event::DownReason;
 use super::join_service::JoinService;
 use super::link::{Link, Outcome};
 use crate::network::address::{self, Bootstrap};
-use crate::network::behaviour::{Channels, GateClosed, Opened, Purpose};
+use crate::network::behaviour::{Channels, FirstStream, GateClosed, Opened, Purpose};
 use crate::network::task_time::TaskTimer;
 use crate::{KnownAddresses, Refusal};
 
@@ -446,14 +446,14 @@ impl Driver {
         let link = Link { peer, address: known.address.clone(), connection, is_dialed: known.is_dialed };
         let channels = self.channels.clone();
         match stream {
-            Ok((Purpose::Cluster, stream)) => {
+            Ok(FirstStream { purpose: Purpose::Cluster, stream, side_streams }) => {
                 let task = async move {
-                    let outcome = channels.run(link, stream).await;
+                    let outcome = channels.run(link, stream, side_streams).await;
                     TaskEnd::Stream { connection, outcome }
                 };
                 self.spawn(TaskSubject::Stream(connection), self.task_timer.clone().time(task));
             }
-            Ok((Purpose::Join, stream)) => {
+            Ok(FirstStream { purpose: Purpose::Join, stream, .. }) => {
                 let joins = self.joins.clone();
                 self.spawn(TaskSubject::Stream(connection), async move {
                     joins.serve(&channels.events, peer, stream).await;

@@ -14,6 +14,7 @@ use super::counters::Cells;
 use super::gossip::Gossip;
 use super::link::{Link, Outcome};
 use super::local_node::LocalNode;
+use super::outbox::Outbox;
 use super::peer::Peer;
 use super::peer_table::PeerTable;
 use crate::CertificateError;
@@ -143,7 +144,11 @@ impl Greeter {
             &hello,
             link.address.clone(),
             link.is_dialed,
-            self.local.limits.outbox_bytes,
+            Outbox::new(
+                self.local.limits.outbox_bytes,
+                self.local.status.clone(),
+                self.local.clock.clone(),
+            ),
             self.cancel.child_token(),
         ));
         self.copies.check(&peer).await.map_err(Failure::Ours)?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use libp2p::Multiaddr;
+use tokio::sync::watch;
 
 use super::admission::Admission;
 use super::copy_detector::CopyDetector;
@@ -16,8 +17,12 @@ use super::join_service::JoinService;
 use super::local_node::LocalNode;
 use super::node_starts::Copy;
 use super::peer::PeerInfo;
+use super::peer_stream::{OpenStreamError, PeerStream};
 use super::peer_table::PeerTable;
+use super::status::PeerStatus;
+use crate::network::side_streams::StreamPurpose;
 use crate::network::task_time::{TaskTime, TaskTimer};
+use crate::status::StatusError;
 use crate::{Certificate, CertificateError, ClusterKey, Revocation, Token};
 
 /// A frame that was not accepted.
@@ -69,6 +74,48 @@ impl Handle {
         let peer = self.peers.get(node_id).filter(|peer| !peer.closing.is_cancelled());
         let peer = peer.ok_or(SendError::Gone { node_id })?;
         if peer.outbox.try_send(frame) { Ok(()) } else { Err(SendError::Full { node_id }) }
+    }
+
+    /// Opens a stream to a member, beside the channel, on the same connection. At most 8 of them are open to one member;
+    /// a further one waits for the end of another. Takes at most 5 s. If the call is cancelled, no stream stays open.
+    ///
+    /// # Errors
+    /// `Gone` without an open channel, `Unsupported` if the member runs an older version, `TimedOut` after 5 s.
+    pub async fn open_stream(
+        &self,
+        node_id: u64,
+        purpose: StreamPurpose,
+    ) -> Result<PeerStream, OpenStreamError> {
+        let peer = self.peers.get(node_id).ok_or(OpenStreamError::Gone { node_id })?;
+        peer.open_stream(purpose).await
+    }
+
+    /// Sets the load of this node, at most 256 bytes. Members get it with the heartbeat, within a second.
+    ///
+    /// # Errors
+    /// `TooLong`.
+    pub fn set_load(&self, load: Bytes) -> Result<(), StatusError> {
+        self.local.status.set_load(load)
+    }
+
+    /// Sets the facts of this node, at most 64 KiB. Members get them within 0.1 s, large ones within 1.7 s of the last, and
+    /// when a channel opens.
+    ///
+    /// # Errors
+    /// `TooLong`.
+    pub fn set_facts(&self, facts: Bytes) -> Result<(), StatusError> {
+        self.local.status.set_facts(facts)
+    }
+
+    /// The status of the members with an open channel, in no order.
+    pub fn peer_statuses(&self) -> Vec<PeerStatus> {
+        self.peers.all().iter().filter_map(|peer| peer.status()).collect()
+    }
+
+    /// Notified whenever a load or facts come from a member, and when a channel opens or ends; round-trip times change
+    /// without.
+    pub fn watch_statuses(&self) -> watch::Receiver<()> {
+        self.peers.watch_status()
     }
 
     /// The members with a channel, by number.

@@ -8,6 +8,7 @@ use libp2p::{Multiaddr, PeerId};
 use parking_lot::Mutex;
 
 use super::clock::TransportClock;
+use super::status::LocalStatus;
 use crate::Membership;
 use crate::handshake::Hello;
 use crate::network::address::{self, TransportKind};
@@ -26,6 +27,7 @@ pub(crate) struct LocalNode {
     pub(crate) peer_id: PeerId,
     pub(crate) limits: Limits,
     pub(crate) clock: TransportClock,
+    pub(crate) status: Arc<LocalStatus>,
     /// Random number of the start.
     instance: u64,
     incarnation: u32,
@@ -43,8 +45,8 @@ impl LocalNode {
         software: String,
         membership: Arc<Mutex<Membership>>,
     ) -> Self {
-        let (instance, listening) = (rand::random(), Mutex::default());
-        Self { peer_id, limits, clock, instance, incarnation, software, membership, listening }
+        let (instance, listening, status) = (rand::random(), Mutex::default(), Arc::default());
+        Self { peer_id, limits, clock, status, instance, incarnation, software, membership, listening }
     }
 
     /// A listener has a new address.

@@ -25,8 +25,10 @@ mod node_starts;
 mod options;
 mod outbox;
 mod peer;
+mod peer_stream;
 mod peer_table;
 mod start;
+mod status;
 
 #[cfg(test)]
 mod tests;
@@ -38,4 +40,6 @@ pub use handle::{Handle, SendError};
 pub use node_starts::Copy;
 pub use options::Options;
 pub use peer::PeerInfo;
+pub use peer_stream::{IncomingStream, IncomingStreams, OpenStreamError, PeerStream};
 pub use start::{StartError, Transport};
+pub use status::PeerStatus;

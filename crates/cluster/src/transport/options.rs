@@ -32,6 +32,8 @@ pub struct Options {
     pub outbox_bytes: usize,
     /// Events that may wait for the node before nothing more is read from members. 64 by default.
     pub event_capacity: usize,
+    /// Streams of members that may wait for the node; further ones are reset. 64 by default.
+    pub incoming_stream_capacity: usize,
     /// The number of this start of the node; a member that comes back with another one replaces its old connection.
     pub incarnation: u32,
     /// This node's version, for people to read.
@@ -56,6 +58,7 @@ impl Options {
             max_frame_bytes: 1 << 20,
             outbox_bytes: 1 << 20,
             event_capacity: 64,
+            incoming_stream_capacity: 64,
             incarnation: 0,
             software: String::new(),
             handshake_timeout: Duration::from_secs(5),

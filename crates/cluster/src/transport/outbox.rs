@@ -1,11 +1,14 @@
 //! Frames that wait to be sent to one peer. Bounded by bytes; adding one never waits.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use super::clock::TransportClock;
+use super::status::{LocalStatus, SentLoad};
 use crate::network::frame::{self, Kind};
 
 /// Size of one write to the stream, about.
@@ -19,6 +22,8 @@ const FRAME_OVERHEAD_BYTES: usize = 32;
 /// Frames that wait for the peer's writer.
 pub(crate) struct Outbox {
     limit_bytes: usize,
+    status: Arc<LocalStatus>,
+    clock: TransportClock,
     waiting: Mutex<Waiting>,
     ready: Notify,
     writable: Notify,
@@ -32,6 +37,8 @@ struct Waiting {
     control: VecDeque<(Kind, Vec<u8>)>,
     ping: Option<u64>,
     pong: Option<u64>,
+    sent_load: SentLoad,
+    facts: Option<Bytes>,
     someone_was_refused: bool,
 }
 
@@ -42,8 +49,10 @@ pub(crate) struct Batch {
 }
 
 impl Outbox {
-    pub(crate) fn new(limit_bytes: usize) -> Self {
-        Self { limit_bytes, waiting: Mutex::default(), ready: Notify::new(), writable: Notify::new() }
+    /// The load of `status` goes with other frames.
+    pub(crate) fn new(limit_bytes: usize, status: Arc<LocalStatus>, clock: TransportClock) -> Self {
+        let (waiting, ready, writable) = Default::default();
+        Self { limit_bytes, status, clock, waiting, ready, writable }
     }
 
     /// Adds a frame of the node; false if the outbox is full. A frame larger than the limit fits if nothing else waits.
@@ -83,6 +92,12 @@ impl Outbox {
         self.ready.notify_one();
     }
 
+    /// Adds the facts of this node; they replace those that wait.
+    pub(crate) fn facts(&self, facts: Bytes) {
+        self.waiting.lock().facts = Some(facts);
+        self.ready.notify_one();
+    }
+
     /// Waits for something to write. For one writer only. Cancel-safe.
     pub(crate) async fn next(&self) -> Batch {
         loop {
@@ -118,6 +133,9 @@ impl Outbox {
                 frame::put(&mut batch.bytes, kind, &token.to_be_bytes());
             }
         }
+        if let Some(facts) = waiting.facts.take() {
+            frame::put(&mut batch.bytes, Kind::Facts, &facts);
+        }
         while batch.bytes.len() < BATCH_BYTES
             && let Some((kind, body)) = waiting.control.pop_front()
         {
@@ -129,7 +147,14 @@ impl Outbox {
             frame::put(&mut batch.bytes, Kind::Data, &body);
             batch.data_bytes += cost_bytes(&body);
         }
-        (!batch.bytes.is_empty()).then_some(batch)
+        if batch.bytes.is_empty() {
+            return None;
+        }
+        let load = self.status.load();
+        if waiting.sent_load.is_due(&load, self.clock.now_ms()) {
+            frame::put(&mut batch.bytes, Kind::Load, &load);
+        }
+        Some(batch)
     }
 }
 
@@ -141,11 +166,17 @@ fn cost_bytes(frame: &Bytes) -> usize {
 mod tests {
     use futures_util::FutureExt;
 
+    use edgefaas_platform::Clock;
+
     use super::*;
+
+    fn outbox(limit_bytes: usize) -> Outbox {
+        Outbox::new(limit_bytes, Arc::default(), TransportClock::new(Clock::system()))
+    }
 
     #[tokio::test]
     async fn a_full_outbox_says_when_there_is_room_again() {
-        let outbox = Outbox::new(164);
+        let outbox = outbox(164);
         assert!(outbox.try_send(vec![0; 60].into()));
         assert!(outbox.try_send(vec![0; 40].into()));
         assert!(!outbox.try_send(vec![0; 1].into()));
@@ -161,7 +192,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_channels_own_frames_go_first_and_are_bounded() {
-        let outbox = Outbox::new(100);
+        let outbox = outbox(100);
         outbox.try_send("data".into());
         for _ in 0..1_000 {
             outbox.control(Kind::Members, vec![7]);
@@ -174,5 +205,22 @@ mod tests {
         assert_eq!(batch.bytes.get(5 + 7), Some(&9));
         assert_eq!(batch.bytes.get(13 + 5 + 7), Some(&2));
         assert!(outbox.next().now_or_never().is_none());
+    }
+
+    #[tokio::test]
+    async fn the_status_passes_what_waits_and_needs_no_room() {
+        let outbox = outbox(40);
+        assert!(outbox.try_send("x".into()));
+        assert!(!outbox.try_send(vec![0; 40].into()), "it is full");
+        outbox.status.set_load("load".into()).unwrap();
+        outbox.facts("old".into());
+        outbox.facts("facts".into());
+        let mut expected = BytesMut::new();
+        frame::put(&mut expected, Kind::Facts, b"facts");
+        frame::put(&mut expected, Kind::Data, b"x");
+        frame::put(&mut expected, Kind::Load, b"load");
+        assert_eq!(outbox.next().await.bytes, expected);
+        outbox.status.set_load("more".into()).unwrap();
+        assert!(outbox.next().now_or_never().is_none(), "a load alone makes no batch");
     }
 }

@@ -1,8 +1,10 @@
 //! A member with an open channel.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use libp2p::{Multiaddr, PeerId};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -11,9 +13,12 @@ use tokio_util::sync::CancellationToken;
 use super::event::DownReason;
 use super::node_starts::NodeStart;
 use super::outbox::Outbox;
+use super::peer_stream::{OpenStreamError, PeerStream, PeerStreams};
+use super::status::{PeerStatus, ReceivedStatus, RoundTrips};
 use crate::Certificate;
 use crate::handshake::{Greeted, Hello};
 use crate::network::address::{self, TransportKind};
+use crate::network::side_streams::{StreamOpener, StreamPurpose};
 
 /// A member with a channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +41,7 @@ pub struct PeerInfo {
     pub incarnation: u32,
     /// Time at which the channel opened.
     pub connected_since: Instant,
-    /// Round-trip time of the last heartbeat; `None` before the first.
+    /// Median of the round-trip times of the last 9 heartbeats; `None` before the first.
     pub rtt: Option<Duration>,
     /// Bytes received, with framing, without encryption.
     pub bytes_in: u64,
@@ -65,11 +70,14 @@ pub(crate) struct Peer {
     /// Cancelled when the channel has ended and the node was notified.
     pub(crate) gone: CancellationToken,
     software: String,
-    rtt_us: AtomicU64,
+    round_trips: Mutex<RoundTrips>,
+    received_status: Mutex<ReceivedStatus>,
     /// Time at which the last answered heartbeat was sent, in microseconds.
     answered_us: AtomicU64,
     answered: Notify,
     close_reason: Mutex<Option<DownReason>>,
+    /// Set while the channel is open.
+    streams: OnceLock<PeerStreams>,
 }
 
 impl Peer {
@@ -79,7 +87,7 @@ impl Peer {
         hello: &Hello,
         address: Multiaddr,
         is_dialed: bool,
-        outbox_bytes: usize,
+        outbox: Outbox,
         closing: CancellationToken,
     ) -> Self {
         Self {
@@ -91,16 +99,18 @@ impl Peer {
             instance: hello.instance,
             skew_ms: greeted.skew_ms,
             since: Instant::now(),
-            outbox: Outbox::new(outbox_bytes),
+            outbox,
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
             closing,
             gone: CancellationToken::new(),
             software: hello.software.clone(),
-            rtt_us: AtomicU64::new(0),
+            round_trips: Mutex::default(),
+            received_status: Mutex::default(),
             answered_us: AtomicU64::new(0),
             answered: Notify::new(),
             close_reason: Mutex::new(None),
+            streams: OnceLock::new(),
         }
     }
 
@@ -120,7 +130,7 @@ impl Peer {
 
     /// The heartbeat sent at `sent_us` was answered after `rtt_us`.
     pub(crate) fn heartbeat_answered(&self, sent_us: u64, rtt_us: u64) {
-        self.rtt_us.store(rtt_us.max(1), Ordering::Relaxed);
+        self.round_trips.lock().add(rtt_us);
         self.answered_us.fetch_max(sent_us, Ordering::AcqRel);
         self.answered.notify_waiters();
     }
@@ -145,6 +155,44 @@ impl Peer {
         tokio::time::timeout(within, answered).await.unwrap_or(false)
     }
 
+    /// The channel is open: streams can be opened on its connection until `ended`.
+    pub(crate) fn serve_streams(&self, opener: StreamOpener, ended: CancellationToken) {
+        // A peer has one channel.
+        let _ = self.streams.set(PeerStreams { opener, ended });
+    }
+
+    /// Opens a stream within 5 s.
+    pub(crate) async fn open_stream(&self, purpose: StreamPurpose) -> Result<PeerStream, OpenStreamError> {
+        let node_id = self.node_id();
+        let streams = self.streams.get().ok_or(OpenStreamError::Gone { node_id })?;
+        streams.open(node_id, purpose).await
+    }
+
+    /// The peer has sent its load.
+    pub(crate) fn load_received(&self, load: Bytes) {
+        self.received_status.lock().load = Some((load, Instant::now()));
+    }
+
+    /// The peer has sent its facts.
+    pub(crate) fn facts_received(&self, facts: Bytes) {
+        self.received_status.lock().facts = Some(facts);
+    }
+
+    /// The status of the peer; `None` while its channel is not open.
+    pub(crate) fn status(&self) -> Option<PeerStatus> {
+        if self.streams.get()?.ended.is_cancelled() {
+            return None;
+        }
+        let (rtt, received) = (self.round_trips.lock().median(), self.received_status.lock());
+        Some(PeerStatus {
+            node_id: self.node_id(),
+            incarnation: self.incarnation,
+            load: received.load.clone(),
+            facts: received.facts.clone(),
+            rtt,
+        })
+    }
+
     /// Ends the channel; the first reason counts.
     pub(crate) fn close(&self, reason: DownReason) {
         self.close_reason.lock().get_or_insert(reason);
@@ -157,7 +205,6 @@ impl Peer {
     }
 
     pub(crate) fn info(&self) -> PeerInfo {
-        let rtt_us = self.rtt_us.load(Ordering::Relaxed);
         PeerInfo {
             node_id: self.node_id(),
             name: self.certificate.name().to_owned(),
@@ -168,7 +215,7 @@ impl Peer {
             protocol_version: self.protocol_version,
             incarnation: self.incarnation,
             connected_since: self.since,
-            rtt: (rtt_us > 0).then(|| Duration::from_micros(rtt_us)),
+            rtt: self.round_trips.lock().median(),
             bytes_in: self.bytes_in.load(Ordering::Relaxed),
             bytes_out: self.bytes_out.load(Ordering::Relaxed),
             skew_ms: self.skew_ms,

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use super::event::DownReason;
 use super::peer::Peer;
@@ -14,11 +15,22 @@ use crate::network::frame::Kind;
 #[derive(Default)]
 pub(crate) struct PeerTable {
     peers: Mutex<HashMap<u64, Arc<Peer>>>,
+    status: watch::Sender<()>,
 }
 
 impl PeerTable {
     pub(crate) fn get(&self, node_id: u64) -> Option<Arc<Peer>> {
         self.peers.lock().get(&node_id).cloned()
+    }
+
+    /// A peer's status has changed, or a channel has opened or ended.
+    pub(crate) fn status_changed(&self) {
+        self.status.send_replace(());
+    }
+
+    /// Notified whenever a peer's status changes.
+    pub(crate) fn watch_status(&self) -> watch::Receiver<()> {
+        self.status.subscribe()
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Peer>> {
@@ -67,6 +79,7 @@ impl PeerTable {
         }
         drop(peers);
         peer.gone.cancel();
+        self.status_changed();
     }
 
     /// Sends a control frame to every member.

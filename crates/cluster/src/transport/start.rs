@@ -28,6 +28,7 @@ use super::handle::Handle;
 use super::join_service::JoinService;
 use super::local_node::{Limits, LocalNode};
 use super::options::Options;
+use super::peer_stream::IncomingStreams;
 use super::peer_table::PeerTable;
 use crate::CertificateError;
 use crate::network::address::{Bootstrap, BootstrapError, TransportKind};
@@ -106,17 +107,18 @@ impl Transport {
     pub fn start(
         options: Options,
         cancel: CancellationToken,
-    ) -> Boxed<Result<(Handle, EventReceiver), StartError>> {
+    ) -> Boxed<Result<(Handle, EventReceiver, IncomingStreams), StartError>> {
         Box::pin(Self::open(options, cancel))
     }
 
     async fn open(
         options: Options,
         cancel: CancellationToken,
-    ) -> Result<(Handle, EventReceiver), StartError> {
+    ) -> Result<(Handle, EventReceiver, IncomingStreams), StartError> {
         check_membership(&options)?;
         let bootstrap = parse_bootstrap(&options.bootstrap)?;
         let (events, event_receiver) = mpsc::channel(options.event_capacity.max(1));
+        let (incoming_streams, stream_receiver) = mpsc::channel(options.incoming_stream_capacity.max(1));
         let (cancel, serves_joins) = (cancel.child_token(), Arc::new(AtomicBool::new(false)));
         let unencrypted: Arc<UnencryptedConnections> = Arc::default();
         let handle = parts(&options, unencrypted.clone(), serves_joins.clone());
@@ -148,11 +150,13 @@ impl Transport {
             counters: handle.counters.clone(),
             cancel: cancel.clone(),
         };
-        let channels = ChannelServer { greeter, dial_signal: handle.dial_signal.clone(), events };
+        let dial_signal = handle.dial_signal.clone();
+        let channels = ChannelServer { greeter, dial_signal, events, incoming_streams };
         let driver =
             Driver::new(channels, handle.joins.clone(), handle.task_timer.clone(), swarm, bootstrap);
         let driver = tokio::spawn(handle.task_timer.clone().time(driver.run()));
-        Ok((handle, EventReceiver::new(event_receiver, driver, cancel)))
+        let events = EventReceiver::new(event_receiver, driver, cancel);
+        Ok((handle, events, IncomingStreams::new(stream_receiver)))
     }
 }
 

@@ -1,12 +1,13 @@
 //! The node as a member of a cluster: membership, and replication of shared objects.
 //!
 //! `files` stores the keys and the member list; `service` starts and stops the transport and answers the control port;
-//! `driver` connects the transport, the replication state machine and the local objects; `throttle` limits the time
-//! that replication takes.
+//! `driver` connects the transport, the replication state machine and the local objects; `members` publishes the members
+//! for rollouts; `throttle` limits the time that replication takes.
 
 mod delta;
 mod driver;
 mod files;
+mod members;
 mod replica;
 mod service;
 mod throttle;

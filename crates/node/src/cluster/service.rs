@@ -13,16 +13,18 @@ use edgefaas_cluster::{
 };
 use edgefaas_functions::registry::Registry;
 use edgefaas_platform::Clock;
+use edgefaas_rollout::Members;
 use edgefaas_state::objects::{FoldScope, Recoveries};
 use edgefaas_state::store::Store;
 use parking_lot::Mutex;
-use tokio::sync::Mutex as AsyncMutex;
+use tokio::sync::{Mutex as AsyncMutex, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::REVOKED;
 use super::driver::{self, Driver};
 use super::files::{ClusterFiles, FilesError};
+use super::members::MemberWatch;
 
 /// Maximum time of joining.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -166,6 +168,7 @@ pub struct Cluster {
     recoveries: Arc<Recoveries>,
     clock: Clock,
     counters: Arc<Mutex<Counters>>,
+    members: watch::Sender<Arc<Members>>,
     running: Mutex<Option<Running>>,
     /// Serialises changes of the cluster.
     changing: AsyncMutex<()>,
@@ -195,6 +198,7 @@ impl Cluster {
             recoveries,
             clock,
             counters: Arc::default(),
+            members: watch::channel(Arc::default()).0,
             running: Mutex::default(),
             changing: AsyncMutex::default(),
         }
@@ -312,6 +316,11 @@ impl Cluster {
         Ok(self.files.keep_membership(&now)?)
     }
 
+    /// The members of the cluster; none while the node is in no cluster.
+    pub fn members(&self) -> watch::Receiver<Arc<Members>> {
+        self.members.subscribe()
+    }
+
     /// Status of the cluster.
     pub fn status(&self) -> Result<ClusterStatus, ClusterError> {
         let node_id = self.store.objects().replica().node;
@@ -420,7 +429,7 @@ impl Cluster {
             wall_clock: clock,
             ..Options::new(identity, membership.clone(), self.options.listen)
         };
-        let (handle, events) = Transport::start(options, cancel.clone()).await?;
+        let (handle, events, _streams) = Transport::start(options, cancel.clone()).await?;
         let driver = Driver {
             store: self.store.clone(),
             registry: self.registry.clone(),
@@ -430,6 +439,7 @@ impl Cluster {
             handle: handle.clone(),
             events,
             counters: self.counters.clone(),
+            members: MemberWatch::new(self.members.clone()),
         };
         self.recoveries.begin();
         let (stop, recoveries) = (cancel.clone(), self.recoveries.clone());

@@ -68,6 +68,7 @@ pub fn app(app: &LiveApp, pending: impl Fn(&str) -> u64) -> proto::App {
         functions: app.functions.iter().map(|live| function(live, pending(&live.name))).collect(),
         previous_revisions: app.previous.clone(),
         workflows: app.workflows.iter().map(|live| workflow(live)).collect(),
+        ..proto::App::default()
     }
 }
 

@@ -17,6 +17,7 @@ use edgefaas_isolates::engine::PoolConfig;
 use edgefaas_isolates::{Isolates, Machine, ProcessMemory};
 use edgefaas_state::store::Store;
 
+use super::rollouts::ClusterCommands;
 use crate::access::AccessControl;
 use crate::bridge::Bridges;
 use crate::cluster::Cluster;
@@ -26,6 +27,8 @@ use crate::metrics::{Metrics, NodeReading};
 
 /// Parts of the node that the control port reads and changes.
 pub struct ControlParts {
+    /// Apps and secrets of the cluster.
+    pub apps: ClusterCommands,
     /// Users, rules and certificates.
     pub access: Arc<AccessControl>,
     /// Invocations of functions.

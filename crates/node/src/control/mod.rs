@@ -6,6 +6,7 @@ mod convert;
 mod dependencies;
 mod http;
 mod objects;
+mod rollouts;
 mod service;
 
 use std::convert::Infallible;
@@ -34,6 +35,7 @@ use self::objects::ObjectsService;
 pub use auth::{TOKEN_FILE, admin_token};
 pub use connections::MAX_CONNECTIONS;
 pub use dependencies::{ControlParts, NodeFacts};
+pub use rollouts::ClusterCommands;
 
 use crate::access::FailedLogins;
 use crate::tls::Tls;

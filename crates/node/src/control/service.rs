@@ -76,6 +76,22 @@ impl ControlService {
     }
 }
 
+impl ControlService {
+    /// The state of an app on the nodes of the cluster after a command to all of them.
+    async fn nodes(
+        &self,
+        is_for_all: bool,
+        app: &str,
+        wait_ms: u32,
+    ) -> Result<Vec<proto::NodeApp>, Status> {
+        if !is_for_all {
+            return Ok(Vec::new());
+        }
+        let wait = Duration::from_millis(u64::from(wait_ms));
+        self.parts.apps.settled(app, wait).await.map_err(|error| Status::internal(error.to_string()))
+    }
+}
+
 type Answer<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
@@ -90,8 +106,9 @@ impl Control for ControlService {
         let registry = self.parts.registry.clone();
         let workflows =
             request.workflows.into_iter().map(|workflow| (workflow.file, workflow.text)).collect();
-        let (manifest, strict) = (request.manifest, request.strict);
-        let scope = Scope::ThisNode;
+        let (manifest, strict, wait_ms) = (request.manifest, request.strict, request.wait_ms);
+        let scope = self.parts.apps.scope(request.this_node);
+        let is_for_all = matches!(scope, Scope::Cluster(_));
         let deploy = Deploy { manifest, sources, assets, workflows, strict, scope };
         let deploy = self.tasks.spawn(async move { registry.deploy(deploy).await });
         let deployed = deploy
@@ -101,10 +118,16 @@ impl Control for ControlService {
         let routes = self.parts.registry.routes();
         let mut warnings = warnings(&deployed.app, |name| routes.function(name).is_some());
         warnings.extend(deployed.warnings);
+        drop(routes);
+        if is_for_all && let Err(error) = self.parts.apps.share_secrets(&deployed.app.name).await {
+            warnings.push(format!("the other nodes do not get the secrets of the app yet: {error}"));
+        }
+        let nodes = self.nodes(is_for_all, &deployed.app.name, wait_ms).await?;
         Ok(Response::new(proto::DeployResponse {
             app: Some(self.app(&deployed.app)),
             unchanged: deployed.unchanged,
             warnings,
+            nodes,
         }))
     }
 
@@ -133,9 +156,10 @@ impl Control for ControlService {
         Ok(Response::new(convert::outcome(outcome)))
     }
 
-    async fn list(&self, _: Request<proto::ListRequest>) -> Answer<proto::ListResponse> {
-        let routes = self.parts.registry.routes();
-        let apps = routes.apps().map(|app| self.app(app)).collect();
+    async fn list(&self, request: Request<proto::ListRequest>) -> Answer<proto::ListResponse> {
+        let mut apps: Vec<_> = self.parts.registry.routes().apps().map(|app| self.app(app)).collect();
+        let completed = self.parts.apps.complete(&mut apps, request.into_inner().nodes).await;
+        completed.map_err(|error| Status::internal(error.to_string()))?;
         Ok(Response::new(proto::ListResponse { apps }))
     }
 
@@ -160,25 +184,30 @@ impl Control for ControlService {
 
     async fn remove(&self, request: Request<proto::RemoveRequest>) -> Answer<proto::RemoveResponse> {
         let registry = self.parts.registry.clone();
-        let app = request.into_inner().app;
-        let remove = self.tasks.spawn(async move { registry.remove(&app, &Scope::ThisNode).await });
+        let proto::RemoveRequest { app, this_node, wait_ms } = request.into_inner();
+        let (scope, name) = (self.parts.apps.scope(this_node), app.clone());
+        let is_for_all = matches!(scope, Scope::Cluster(_));
+        let remove = self.tasks.spawn(async move { registry.remove(&name, &scope).await });
         let functions = remove
             .await
             .map_err(|error| Status::internal(format!("the removal ended early: {error}")))?
             .map_err(deploy_status)?;
-        Ok(Response::new(proto::RemoveResponse { functions }))
+        let nodes = self.nodes(is_for_all, &app, wait_ms).await?;
+        Ok(Response::new(proto::RemoveResponse { functions, nodes }))
     }
 
     async fn rollback(&self, request: Request<proto::RollbackRequest>) -> Answer<proto::RollbackResponse> {
         let registry = self.parts.registry.clone();
-        let proto::RollbackRequest { app, revision } = request.into_inner();
-        let rollback =
-            self.tasks.spawn(async move { registry.rollback(&app, &revision, Scope::ThisNode).await });
+        let proto::RollbackRequest { app, revision, this_node, wait_ms } = request.into_inner();
+        let scope = self.parts.apps.scope(this_node);
+        let is_for_all = matches!(scope, Scope::Cluster(_));
+        let rollback = self.tasks.spawn(async move { registry.rollback(&app, &revision, scope).await });
         let app = rollback
             .await
             .map_err(|error| Status::internal(format!("the rollback ended early: {error}")))?
             .map_err(deploy_status)?;
-        Ok(Response::new(proto::RollbackResponse { app: Some(self.app(&app)) }))
+        let nodes = self.nodes(is_for_all, &app.name, wait_ms).await?;
+        Ok(Response::new(proto::RollbackResponse { app: Some(self.app(&app)), nodes }))
     }
 
     async fn status(&self, _: Request<proto::StatusRequest>) -> Answer<proto::StatusResponse> {
@@ -325,8 +354,9 @@ impl Control for ControlService {
         &self,
         request: Request<proto::SetSecretRequest>,
     ) -> Answer<proto::SetSecretResponse> {
-        let proto::SetSecretRequest { name, value, app } = request.into_inner();
-        self.parts.secrets.set(&app, &name, value).await.map_err(secret_status)?;
+        let proto::SetSecretRequest { name, value, app, this_node } = request.into_inner();
+        let secret = SecretName { app: Some(app), name };
+        self.parts.apps.change_secret(secret, Some(value), this_node).await.map_err(secret_status)?;
         Ok(Response::new(proto::SetSecretResponse {}))
     }
 
@@ -344,9 +374,9 @@ impl Control for ControlService {
         &self,
         request: Request<proto::RemoveSecretRequest>,
     ) -> Answer<proto::RemoveSecretResponse> {
-        let proto::RemoveSecretRequest { name, app } = request.into_inner();
+        let proto::RemoveSecretRequest { name, app, this_node } = request.into_inner();
         let secret = SecretName { app: (!app.is_empty()).then_some(app), name };
-        self.parts.secrets.remove(&secret).await.map_err(secret_status)?;
+        self.parts.apps.change_secret(secret, None, this_node).await.map_err(secret_status)?;
         Ok(Response::new(proto::RemoveSecretResponse {}))
     }
 

@@ -37,6 +37,12 @@ impl Parts {
             self.platform.clock.clone(),
             listening.clone(),
         ));
+        let (rollout, until) = (self.rollout.clone(), listening.clone());
+        tasks.spawn(async move {
+            if let Err(error) = rollout.run(until).await {
+                tracing::error!(%error, "apps of the cluster are not rolled out to this node");
+            }
+        });
         tasks.spawn(run_schedules(self.coordinator.clone(), listening.clone()));
         tasks.spawn(run_timers(self.coordinator.clone(), listening.clone()));
         tasks.spawn(self.durable.clone().run(listening.clone()));

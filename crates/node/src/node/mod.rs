@@ -25,6 +25,7 @@ use edgefaas_functions::trace::Traces;
 use edgefaas_functions::workers::Workers;
 use edgefaas_isolates::{Isolates, IsolatesConfig};
 use edgefaas_platform::private_files;
+use edgefaas_rollout::{FetchFailed, Rollout, RolloutParts};
 use edgefaas_state::objects::Recoveries;
 use edgefaas_state::store::{BrokerStorage, DirLock, Store};
 use tokio::task::JoinSet;
@@ -38,7 +39,7 @@ use crate::access::{Access, AccessControl, AccessHook, Policy};
 use crate::bridge::{Bridges, LoopPreventionHook};
 use crate::cluster::Cluster;
 use crate::config::NodeConfig;
-use crate::control::{self, ControlParts, NodeFacts};
+use crate::control::{self, ClusterCommands, ControlParts, NodeFacts};
 use crate::gateway::Gateway;
 use crate::gateway::auth::GatewayAuth;
 use crate::gateway::reply_budget::ReplyBudget;
@@ -92,6 +93,7 @@ struct Parts {
     otlp: Option<String>,
     bridges: Arc<Bridges>,
     cluster: Arc<Cluster>,
+    rollout: Arc<Rollout>,
     tls: Option<Arc<Tls>>,
     control: Arc<ControlParts>,
     store: Arc<Store>,
@@ -271,7 +273,21 @@ impl Node {
             config.data_dir.clone(),
             addresses.control_tls.then_some(addresses.control),
         ));
+        let rollout = Arc::new(Rollout::new(RolloutParts {
+            registry: registry.clone(),
+            store: store.clone(),
+            secrets: secrets.clone(),
+            members: cluster.members(),
+            fetch: Arc::new(|_| Box::pin(async { Err(FetchFailed::NoHolder) })),
+        }));
+        let apps = ClusterCommands {
+            rollout: rollout.clone(),
+            registry: registry.clone(),
+            secrets: secrets.clone(),
+            store: store.clone(),
+        };
         let control = Arc::new(ControlParts {
+            apps,
             access: access.clone(),
             invoker: invoker.clone(),
             durable: durable.clone(),
@@ -324,6 +340,7 @@ impl Node {
             otlp: config.traces.otlp,
             bridges,
             cluster,
+            rollout,
             tls,
             control,
             store,

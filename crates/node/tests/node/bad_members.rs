@@ -46,7 +46,7 @@ impl Rogue {
         let options =
             Options { bootstrap, ..Options::new(identity, Arc::new(Mutex::new(membership)), listen) };
         let cancel = CancellationToken::new();
-        let (handle, events) = Transport::start(options, cancel.clone()).await.unwrap();
+        let (handle, events, _streams) = Transport::start(options, cancel.clone()).await.unwrap();
         let mut rogue = Self { handle, events, peer: 0, _cancel: cancel.drop_guard() };
         let issuer = token.issuer();
         rogue.peer = rogue

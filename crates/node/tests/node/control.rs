@@ -36,7 +36,7 @@ async fn only_health_needs_no_token() {
     assert!(text.lines().any(|found| found == line), "{text}");
 
     let mut unauthenticated = ControlClient::new(channel(control).await);
-    let refused = unauthenticated.list(proto::ListRequest {}).await.unwrap_err();
+    let refused = unauthenticated.list(proto::ListRequest::default()).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unauthenticated);
 }
 

@@ -112,7 +112,8 @@ async fn rollback_restores_the_previous_or_a_named_revision() {
         revisions.push(deployed.app.unwrap().revision);
     }
     let mut rollback = async |revision: &str| {
-        let request = proto::RollbackRequest { app: "f".into(), revision: revision.into() };
+        let request =
+            proto::RollbackRequest { app: "f".into(), revision: revision.into(), ..Default::default() };
         node.control.rollback(request).await.map(|_| ())
     };
     rollback("").await.unwrap();
@@ -122,7 +123,7 @@ async fn rollback_restores_the_previous_or_a_named_revision() {
     assert_eq!(reply_text(&node.invoke("f", "").await), "1");
     let error = node
         .control
-        .rollback(proto::RollbackRequest { app: "g".into(), revision: String::new() })
+        .rollback(proto::RollbackRequest { app: "g".into(), ..Default::default() })
         .await
         .unwrap_err();
     assert_eq!(error.code(), Code::NotFound);
@@ -139,10 +140,15 @@ async fn a_removed_app_keeps_its_objects() {
     }"#;
     node.deploy_one("f", permit, source).await;
     assert_eq!(reply_text(&node.invoke("f", "").await), "1");
-    let removed = node.control.remove(proto::RemoveRequest { app: "f".into() }).await.unwrap();
+    let removed =
+        node.control.remove(proto::RemoveRequest { app: "f".into(), ..Default::default() }).await.unwrap();
     assert_eq!(removed.into_inner().functions, ["f"]);
     assert_eq!(node.get("/fn/f").await.status(), 404);
-    let error = node.control.remove(proto::RemoveRequest { app: "f".into() }).await.unwrap_err();
+    let error = node
+        .control
+        .remove(proto::RemoveRequest { app: "f".into(), ..Default::default() })
+        .await
+        .unwrap_err();
     assert_eq!(error.code(), Code::NotFound);
     node.deploy_one("f", permit, source).await;
     assert_eq!(reply_text(&node.invoke("f", "").await), "2");
@@ -202,7 +208,8 @@ async fn an_app_sees_only_its_own_secrets() {
     let of_shop = proto::ListSecretsRequest { app: "shop".into() };
     let secrets = node.control.list_secrets(of_shop).await.unwrap().into_inner().secrets;
     assert_eq!(secrets, [proto::Secret { app: "shop".into(), name: "key".into() }]);
-    let remove = proto::RemoveSecretRequest { name: "key".into(), app: "thief".into() };
+    let remove =
+        proto::RemoveSecretRequest { name: "key".into(), app: "thief".into(), ..Default::default() };
     node.control.remove_secret(remove.clone()).await.unwrap();
     assert_eq!(node.control.remove_secret(remove).await.unwrap_err().code(), tonic::Code::NotFound);
     let node = TestNode::start_in(node.stop().await, |_| {}).await.unwrap();

@@ -589,7 +589,7 @@ async fn pending_invocations_of_a_removed_function_become_dead_letters() {
     let mut node = TestNode::start().await;
     deploy_work(&mut node, PATIENT).await;
     let at = location(&post_with(&node, "/fn/work", &[ASYNC], "").await);
-    let request = edgefaas_api::control::RemoveRequest { app: "a".into() };
+    let request = edgefaas_api::control::RemoveRequest { app: "a".into(), ..Default::default() };
     in_time(node.control.remove(request)).await.unwrap();
     let gone = outcome(&node, &at).await;
     assert_eq!((gone.status().as_u16(), &json(&gone)["title"]), (404, &"Unknown function".into()));

@@ -22,7 +22,7 @@ async fn check(limits: &str, source: &str, status: u16, title: &str, words: &str
     assert_eq!(text(&node.get("/fn/well").await), "well");
     let log = node.logged("bad").await;
     assert!(log.iter().any(|line| line.contains(title)), "{log:?}");
-    let list = node.control.list(edgefaas_api::control::ListRequest {}).await.unwrap().into_inner();
+    let list = node.control.list(edgefaas_api::control::ListRequest::default()).await.unwrap().into_inner();
     assert_eq!(list.apps[0].functions[0].stats.as_ref().unwrap().failures, 1);
 }
 
@@ -185,7 +185,7 @@ async fn an_invocation_whose_caller_disconnects_counts_as_cancelled() {
     let start = "edgefaas_invocation_cpu_seconds_total{function=\"spin\"} ";
     let cpu: f64 = page.lines().find_map(|line| line.strip_prefix(start)).unwrap().parse().unwrap();
     assert!(cpu > 0.02, "{cpu} s of processor time");
-    let list = node.control.list(edgefaas_api::control::ListRequest {}).await.unwrap().into_inner();
+    let list = node.control.list(edgefaas_api::control::ListRequest::default()).await.unwrap().into_inner();
     let stats = list.apps[0].functions[0].stats.as_ref().unwrap();
     assert_eq!((stats.invocations, stats.failures), (1, 0));
 }

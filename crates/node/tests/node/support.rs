@@ -110,7 +110,7 @@ impl TestNode {
     /// Sets a secret of an app.
     pub async fn set_secret(&mut self, app: &str, name: &str, value: &str) {
         let (app, name, value) = (app.to_owned(), name.to_owned(), value.to_owned());
-        let request = proto::SetSecretRequest { name, value, app };
+        let request = proto::SetSecretRequest { name, value, app, ..Default::default() };
         self.control.set_secret(request).await.expect("the secret is set");
     }
 

@@ -102,7 +102,7 @@ async fn nothing_is_billed_twice() {
         assert_eq!(json(&reply), json!("done"));
     }
     // Only runs are billed: two for each instance, and the separate one.
-    let apps = control.list(proto::ListRequest {}).await.unwrap().into_inner().apps;
+    let apps = control.list(proto::ListRequest::default()).await.unwrap().into_inner().apps;
     assert_eq!(apps[0].functions[0].stats.as_ref().unwrap().invocations, 201);
     let status = control.status(proto::StatusRequest {}).await.unwrap().into_inner();
     assert_eq!(status.isolates_running, 0);
@@ -257,7 +257,7 @@ async fn schedules_start_by_themselves() {
     .await;
     let until = Instant::now() + PATIENCE;
     loop {
-        let apps = node.control.list(proto::ListRequest {}).await.unwrap().into_inner().apps;
+        let apps = node.control.list(proto::ListRequest::default()).await.unwrap().into_inner().apps;
         let completed = |name: &str| {
             apps[0]
                 .workflows
@@ -308,7 +308,7 @@ async fn a_poisoned_event_becomes_a_dead_letter() {
     // The other events were handled.
     let until = Instant::now() + PATIENCE;
     loop {
-        let apps = node.control.list(proto::ListRequest {}).await.unwrap().into_inner().apps;
+        let apps = node.control.list(proto::ListRequest::default()).await.unwrap().into_inner().apps;
         if (apps[0].workflows[0].completed, apps[0].workflows[0].faulted) == (2, 1) {
             break;
         }
@@ -331,7 +331,7 @@ async fn workflows_that_start_each_other_by_events_are_stopped() {
     assert_eq!(node.post("/workflows/circle", "{}").await.status().as_u16(), 200);
     let until = Instant::now() + PATIENCE;
     loop {
-        let apps = node.control.list(proto::ListRequest {}).await.unwrap().into_inner().apps;
+        let apps = node.control.list(proto::ListRequest::default()).await.unwrap().into_inner().apps;
         let circle = &apps[0].workflows[0];
         if circle.rejected == 1 && circle.live == 0 {
             assert!(circle.completed <= 20, "{circle:?}");
@@ -416,7 +416,7 @@ async fn a_root_has_a_budget_of_descendants() {
     // The budget is released completely, and the next root has its own budget.
     let until = Instant::now() + PATIENCE;
     loop {
-        let apps = node.control.list(proto::ListRequest {}).await.unwrap().into_inner().apps;
+        let apps = node.control.list(proto::ListRequest::default()).await.unwrap().into_inner().apps;
         if apps[0].workflows.iter().all(|workflow| workflow.live == 0) {
             break;
         }
@@ -500,7 +500,7 @@ async fn instances_that_fill_the_memory_still_receive_their_events() {
 
 /// Started, completed and live instances of the workflows.
 async fn counts(node: &mut TestNode, name: &str) -> (u64, u64, u64) {
-    let apps = node.control.list(proto::ListRequest {}).await.unwrap().into_inner().apps;
+    let apps = node.control.list(proto::ListRequest::default()).await.unwrap().into_inner().apps;
     let found = apps[0].workflows.iter().find(|workflow| workflow.name == name).expect("it is deployed");
     (found.started, found.completed, found.live)
 }
@@ -626,7 +626,7 @@ async fn workflows_that_compute_do_not_block_others() {
     let mut control = node.control.clone();
     let others = async {
         loop {
-            let apps = control.list(proto::ListRequest {}).await.unwrap().into_inner().apps;
+            let apps = control.list(proto::ListRequest::default()).await.unwrap().into_inner().apps;
             if apps[0]
                 .workflows
                 .iter()

@@ -21,6 +21,8 @@ mod hostile;
 mod joins;
 mod mesh;
 mod refusals;
+mod status;
+mod streams;
 
 /// Time limit of a wait; only a failing test reaches it.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -29,6 +31,7 @@ pub(super) struct Node {
     pub(super) id: u64,
     pub(super) handle: Handle,
     pub(super) events: EventReceiver,
+    pub(super) streams: IncomingStreams,
     pub(super) membership: Arc<Mutex<Membership>>,
     pub(super) identity: Identity,
     pub(super) cancel: CancellationToken,
@@ -56,8 +59,8 @@ pub(super) async fn start(options: Options) -> Node {
     let cancel = CancellationToken::new();
     let (membership, identity) = (options.membership.clone(), options.identity.clone());
     let id = membership.lock().own().node_id();
-    let (handle, events) = Transport::start(options, cancel.clone()).await.unwrap();
-    Node { id, handle, events, membership, identity, cancel }
+    let (handle, events, streams) = Transport::start(options, cancel.clone()).await.unwrap();
+    Node { id, handle, events, streams, membership, identity, cancel }
 }
 
 impl Node {

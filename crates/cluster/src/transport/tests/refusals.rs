@@ -4,29 +4,33 @@ use futures_util::{AsyncWriteExt, StreamExt};
 use libp2p::swarm::SwarmEvent;
 use libp2p::{Multiaddr, PeerId, Stream};
 
-use super::behaviour::Channels;
+use super::behaviour::{Channels, FirstStream};
 use super::frame::{self, Kind};
 use super::*;
 use crate::handshake::{Hello, Verdict};
+use crate::network::side_streams::SideStreams;
 use crate::revocation::encode_revocation;
 use crate::{Certificate, NewCertificate};
 
 /// A peer that speaks libp2p, and then sends the bytes that a test chooses.
 pub(super) struct Stranger {
     stream: Stream,
+    pub(super) side_streams: SideStreams,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Stranger {
-    async fn connect(identity: &Identity, to: &str) -> Self {
+    pub(super) async fn connect(identity: &Identity, to: &str) -> Self {
         let gate: behaviour::Gate = Arc::new(|_, _, _| Ok(()));
-        let mut swarm =
-            swarm(identity, Arc::default(), Arc::default(), || Ok(Channels::member(Arc::default(), gate)))
-                .unwrap();
+        Self::connect_with(Channels::member(Arc::default(), gate), identity, to).await
+    }
+
+    async fn connect_with(channels: Channels, identity: &Identity, to: &str) -> Self {
+        let mut swarm = swarm(identity, Arc::default(), Arc::default(), || Ok(channels)).unwrap();
         swarm.dial(to.parse::<Multiaddr>().unwrap()).unwrap();
-        let stream = loop {
+        let FirstStream { stream, side_streams, .. } = loop {
             if let SwarmEvent::Behaviour(opened) = swarm.select_next_some().await {
-                break opened.stream.unwrap().1;
+                break opened.stream.unwrap();
             }
         };
         let task = tokio::spawn(async move {
@@ -34,7 +38,7 @@ impl Stranger {
                 swarm.select_next_some().await;
             }
         });
-        Self { stream, task }
+        Self { stream, side_streams, task }
     }
 
     pub(super) async fn say(&mut self, kind: Kind, body: &[u8]) {
@@ -69,7 +73,7 @@ pub(super) struct Cluster {
     pub(super) key: ClusterKey,
     pub(super) a: Node,
     pub(super) b: Node,
-    at: String,
+    pub(super) at: String,
 }
 
 impl Cluster {
@@ -280,8 +284,22 @@ async fn who_says_nothing_is_cut_off() {
 /// A peer that was admitted and misbehaves later.
 pub(super) async fn let_in(cluster: &mut Cluster) -> Stranger {
     let identity = Identity::generate();
+    let stranger = Stranger::connect(&identity, &cluster.at).await;
+    greet(cluster, stranger, &identity).await
+}
+
+/// A member of a version without streams beside the channel.
+pub(super) async fn let_in_old_version(cluster: &mut Cluster) -> Stranger {
+    let identity = Identity::generate();
+    let gate: behaviour::Gate = Arc::new(|_, _, _| Ok(()));
+    let channels = Channels::member(Arc::default(), gate).without_side_streams();
+    let stranger = Stranger::connect_with(channels, &identity, &cluster.at).await;
+    greet(cluster, stranger, &identity).await
+}
+
+/// Performs the handshake of node 3.
+pub(super) async fn greet(cluster: &mut Cluster, mut stranger: Stranger, identity: &Identity) -> Stranger {
     let certificate = cluster.certificate(identity.peer_id(), 3);
-    let mut stranger = Stranger::connect(&identity, &cluster.at).await;
     stranger.say(Kind::Hello, &hello(&certificate.encode()).encode()).await;
     stranger.say(Kind::Verdict, &Verdict::Accepted.encode()).await;
     cluster.a.wait_up(3).await;

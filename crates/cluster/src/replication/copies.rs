@@ -1,4 +1,4 @@
-//! Placement: the nodes that keep copies of objects in which too few nodes are interested.
+//! The nodes that keep copies of objects in which too few nodes are interested.
 
 use crate::replication::NodeId;
 

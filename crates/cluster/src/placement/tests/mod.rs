@@ -1,0 +1,9 @@
+//! Tests of placement. `reference` is a second, literal reading of the language.
+
+mod against_reference;
+mod language;
+mod reference;
+mod rules;
+mod warnings;
+mod world;
+mod zones;

@@ -1,0 +1,195 @@
+//! Commands about apps on all nodes of a cluster: their scope, and the state of an app on each node.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use edgefaas_api::control as proto;
+use edgefaas_api::control::node_app::State;
+use edgefaas_functions::registry::{ClusterApp, Code, Reach, Registry, Scope, cluster_app, cluster_apps};
+use edgefaas_functions::secrets::{SecretError, SecretName, Secrets};
+use edgefaas_rollout::report::{NodeReport, NodeState, Own, is_settled, report};
+use edgefaas_rollout::{AppState, Rollout, shared_secrets};
+use edgefaas_state::store::{Batch, CommitError, Durability, Store, StoreError};
+use tokio::time::Instant;
+
+/// The longest wait for the other nodes.
+const MAX_WAIT: Duration = Duration::from_secs(600);
+
+/// Apps and secrets of the cluster, for the control API.
+pub struct ClusterCommands {
+    /// Carries out the decisions of the cluster on this node.
+    pub rollout: Arc<Rollout>,
+    /// The apps of this node.
+    pub registry: Arc<Registry>,
+    /// The secrets of this node.
+    pub secrets: Arc<Secrets>,
+    /// The objects of the cluster.
+    pub store: Arc<Store>,
+}
+
+impl ClusterCommands {
+    /// The scope of a command: all nodes if this node is a member of a cluster, unless the command is for this node.
+    pub fn scope(&self, this_node: bool) -> Scope {
+        match self.is_member() && !this_node {
+            true => Scope::Cluster(self.rollout.scope()),
+            false => Scope::ThisNode,
+        }
+    }
+
+    /// Gives all nodes the secrets of an app that only this node has.
+    pub async fn share_secrets(&self, app: &str) -> Result<(), CommitError> {
+        let mut batch = Batch::default();
+        shared_secrets::put_missing(&mut batch, self.store.objects(), &self.secrets, app);
+        match batch.is_empty() {
+            true => Ok(()),
+            false => self.store.committer().commit(batch, Durability::Synced).await,
+        }
+    }
+
+    /// Sets a secret, or removes it if `value` is `None`; for all nodes, or for this one.
+    pub async fn change_secret(
+        &self,
+        secret: SecretName,
+        value: Option<String>,
+        this_node: bool,
+    ) -> Result<(), SecretError> {
+        let mut batch = Batch::default();
+        if self.is_member()
+            && !this_node
+            && let Some(app) = &secret.app
+        {
+            shared_secrets::put(&mut batch, app, &secret.name, value.as_deref());
+        }
+        match (&secret.app, value) {
+            (Some(app), Some(value)) => self.secrets.set(app, &secret.name, value).await?,
+            _ => self.secrets.remove(&secret).await?,
+        }
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let committed = self.store.committer().commit(batch, Durability::Synced).await;
+        committed.map_err(|error| SecretError::Commit { name: secret.name, error })
+    }
+
+    /// The state of an app on all nodes, once no connected one has anything left to do, or `wait` is over.
+    pub async fn settled(&self, app: &str, wait: Duration) -> Result<Vec<proto::NodeApp>, StoreError> {
+        let until = Instant::now() + wait.min(MAX_WAIT);
+        let (mut members, mut progress) = (self.rollout.watch_members(), self.rollout.progress());
+        let mut changes = self.registry.changes();
+        loop {
+            members.borrow_and_update();
+            progress.borrow_and_update();
+            changes.borrow_and_update();
+            let Some(decided) = cluster_app(self.store.objects(), app)? else { return Ok(Vec::new()) };
+            let reports = self.report(app, &decided);
+            if is_settled(&reports) || Instant::now() >= until {
+                return Ok(nodes(&reports, &decided));
+            }
+            tokio::select! {
+                () = tokio::time::sleep_until(until) => {}
+                changed = members.changed() => if changed.is_err() { return Ok(nodes(&reports, &decided)) },
+                changed = progress.changed() => if changed.is_err() { return Ok(nodes(&reports, &decided)) },
+                changed = changes.changed() => if changed.is_err() { return Ok(nodes(&reports, &decided)) },
+            }
+        }
+    }
+
+    /// Adds what is known of the cluster to a list of the apps of this node. With `with_nodes`, also their state on each node,
+    /// and apps that are not on this one.
+    pub async fn complete(&self, apps: &mut Vec<proto::App>, with_nodes: bool) -> Result<(), StoreError> {
+        if !self.is_member() {
+            return Ok(());
+        }
+        let store = self.store.clone();
+        let decided = tokio::task::spawn_blocking(move || cluster_apps(store.objects())).await;
+        let mut decided = decided.map_err(|error| StoreError::Thread(std::io::Error::other(error)))??;
+        for app in apps.iter_mut() {
+            let routes = self.registry.routes();
+            app.this_node = routes.app(&app.name).is_some_and(|live| live.reach == Reach::ThisNode);
+            drop(routes);
+            match decided.remove(&app.name) {
+                Some(decided) => self.add(app, &decided, with_nodes),
+                None if with_nodes => app.nodes = vec![self.alone(app)],
+                None => {}
+            }
+        }
+        if with_nodes {
+            for (name, decided) in
+                decided.into_iter().filter(|(_, decided)| decided.winner.revision.is_some())
+            {
+                let revision = decided.winner.revision.clone().unwrap_or_default();
+                let mut app = proto::App { name, revision, ..Default::default() };
+                self.add(&mut app, &decided, true);
+                apps.push(app);
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&self, app: &mut proto::App, decided: &ClusterApp, with_nodes: bool) {
+        app.lost = decided
+            .lost
+            .iter()
+            .map(|lost| proto::LostDeploy {
+                revision: lost.revision.clone().unwrap_or_default(),
+                node: lost.node.clone(),
+                deployed_unix_ms: lost.deployed_unix_ms as i64,
+            })
+            .collect();
+        if with_nodes {
+            app.nodes = nodes(&self.report(&app.name, decided), decided);
+        }
+    }
+
+    /// An app that was deployed to this node alone and never to the cluster.
+    fn alone(&self, app: &proto::App) -> proto::NodeApp {
+        let members = self.rollout.members();
+        proto::NodeApp {
+            node: members.me.name.clone(),
+            zone: members.me.zone.clone(),
+            revision: app.revision.clone(),
+            state: State::ThisNode.into(),
+            ..Default::default()
+        }
+    }
+
+    fn report(&self, app: &str, decided: &ClusterApp) -> Vec<NodeReport> {
+        let live = self.registry.routes().app(app).map(|live| {
+            let state = match live.code {
+                Code::Here => AppState::Live,
+                Code::Elsewhere => AppState::Elsewhere,
+            };
+            (live.revision.clone(), live.reach, state)
+        });
+        let progress = self.rollout.progress().borrow().get(app).cloned();
+        report(app, decided, &Own::new(live, progress.as_ref()), &self.rollout.members())
+    }
+
+    fn is_member(&self) -> bool {
+        !self.rollout.members().me.name.is_empty()
+    }
+}
+
+fn nodes(reports: &[NodeReport], decided: &ClusterApp) -> Vec<proto::NodeApp> {
+    let node = |report: &NodeReport| {
+        let (state, permille, detail) = match &report.state {
+            NodeState::Done if decided.winner.revision.is_none() => (State::Removed, 0, ""),
+            NodeState::Done => (State::Live, 0, ""),
+            NodeState::Elsewhere => (State::Elsewhere, 0, ""),
+            NodeState::Waiting => (State::Waiting, 0, ""),
+            NodeState::Fetching { permille } => (State::Fetching, u32::from(*permille), ""),
+            NodeState::Failed { reason } => (State::Failed, 0, reason.as_str()),
+            NodeState::ThisNode => (State::ThisNode, 0, ""),
+            NodeState::Away => (State::Away, 0, ""),
+        };
+        proto::NodeApp {
+            node: report.node.clone(),
+            zone: report.zone.clone(),
+            revision: report.revision.clone(),
+            state: state.into(),
+            permille,
+            detail: detail.to_owned(),
+        }
+    };
+    reports.iter().map(node).collect()
+}

@@ -1,0 +1,14 @@
+//! Apps of a cluster: which nodes run an app, and how its revisions get there.
+//!
+//! The revision of each app is replicated state ([`edgefaas_functions::registry::cluster_apps`]). Each node compares it with
+//! its own apps ([`plan`]), fetches what it lacks, and makes it live by itself ([`Rollout`]). No node waits for another one.
+
+pub mod members;
+pub mod plan;
+pub mod report;
+mod rollout;
+pub mod selection;
+pub mod shared_secrets;
+
+pub use members::{AppState, Member, MemberApp, Members, Presence};
+pub use rollout::{Fetch, FetchFailed, FetchRequest, Fetched, Progress, Rollout, RolloutParts};

@@ -1,0 +1,566 @@
+//! The task that brings the apps of this node to the decisions of the cluster.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use edgefaas_functions::registry::{
+    ClusterApp, ClusterScope, Code, Content, DeployError, Deployment, Reach, Registry, Selects, StageError,
+    app_of_object, cluster_app, cluster_apps,
+};
+use edgefaas_functions::secrets::Secrets;
+use edgefaas_manifest::{NodeCount, NodeSelection};
+use edgefaas_state::objects::{CLUSTER_APP, WatchScope};
+use edgefaas_state::store::{Store, StoreError};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::members::{AppState, Members, Presence};
+use crate::plan::{Local, Step, next_step};
+use crate::selection::runs_here;
+use crate::shared_secrets;
+
+/// Apps whose parts are fetched at the same time.
+const MAX_FETCHES: usize = 4;
+/// First pause after a failure; doubled with each further one.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
+/// A node takes an absent node's place only after this time, in which the member's facts may still arrive.
+const TAKE_PLACE_AFTER: Duration = Duration::from_secs(3);
+/// A node leaves its place to a returned member only after this time.
+const LEAVE_PLACE_AFTER: Duration = Duration::from_secs(30);
+/// Maximum length of a reason that other nodes are told, in bytes.
+const MAX_REASON_BYTES: usize = 200;
+
+/// Fetches a part of a revision from other members, verified. Cancelled by dropping it.
+pub type Fetch = Arc<
+    dyn Fn(FetchRequest) -> Pin<Box<dyn Future<Output = Result<Fetched, FetchFailed>> + Send>>
+        + Send
+        + Sync,
+>;
+
+/// A part of a revision to fetch.
+#[derive(Clone)]
+pub struct FetchRequest {
+    /// Its key in the store of a holder.
+    pub key: String,
+    /// BLAKE3 digest of its bytes.
+    pub hash: [u8; 32],
+    /// Members that have it or are fetching it, the best first.
+    pub holders: Vec<u64>,
+    /// Called with the part that has arrived, in thousandths.
+    pub progress: Arc<dyn Fn(u16) + Send + Sync>,
+}
+
+/// The bytes of a part, which have its digest.
+pub type Fetched = Bytes;
+
+/// A part could not be fetched.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FetchFailed {
+    /// No connected member has it.
+    #[error("no connected member has it")]
+    NoHolder,
+    /// It could not be written or read.
+    #[error("{reason}")]
+    Storage {
+        /// The cause.
+        reason: String,
+    },
+}
+
+/// The state of an app that is not yet as the cluster has decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Progress {
+    /// The digest of the revision that is to become live.
+    pub revision: String,
+    /// Its state here: `Fetching` or `Failed`.
+    pub state: AppState,
+}
+
+/// The parts of the node that a rollout uses.
+pub struct RolloutParts {
+    /// The apps of this node.
+    pub registry: Arc<Registry>,
+    /// The objects of the cluster.
+    pub store: Arc<Store>,
+    /// The secrets of this node.
+    pub secrets: Arc<Secrets>,
+    /// The members of the cluster.
+    pub members: watch::Receiver<Arc<Members>>,
+    /// Fetches parts of revisions.
+    pub fetch: Fetch,
+}
+
+/// The apps of the cluster on this node.
+pub struct Rollout {
+    parts: RolloutParts,
+    progress: watch::Sender<Arc<BTreeMap<String, Progress>>>,
+}
+
+impl Rollout {
+    /// A rollout that does nothing before [`run`](Self::run).
+    pub fn new(parts: RolloutParts) -> Self {
+        Self { parts, progress: watch::channel(Arc::default()).0 }
+    }
+
+    /// Apps that are not yet as the cluster has decided, by name; notified of every change.
+    pub fn progress(&self) -> watch::Receiver<Arc<BTreeMap<String, Progress>>> {
+        self.progress.subscribe()
+    }
+
+    /// The members of the cluster.
+    pub fn members(&self) -> Arc<Members> {
+        self.parts.members.borrow().clone()
+    }
+
+    /// The members of the cluster; notified of every change.
+    pub fn watch_members(&self) -> watch::Receiver<Arc<Members>> {
+        self.parts.members.clone()
+    }
+
+    /// The scope of a command to all members.
+    pub fn scope(&self) -> ClusterScope {
+        let members = self.parts.members.clone();
+        let node = members.borrow().me.name.clone();
+        let selects: Selects = Arc::new(move |app, nodes| runs_here(app, nodes, &members.borrow()));
+        ClusterScope { node, selects }
+    }
+
+    /// Carries out the decisions of the cluster until `cancel` fires.
+    ///
+    /// # Errors
+    /// The objects of the cluster cannot be read at the start.
+    pub async fn run(self: Arc<Self>, cancel: CancellationToken) -> Result<(), StoreError> {
+        let objects = self.parts.store.objects().clone();
+        let mut watch =
+            objects.watch(WatchScope { app: CLUSTER_APP.to_owned(), object: "*".to_owned(), field: None });
+        let (mut members, mut changes) = (self.parts.members.clone(), self.parts.registry.changes());
+        let mut task = Task { rollout: self, works: HashMap::new(), fetches: JoinSet::new() };
+        task.read_all().await?;
+        loop {
+            let due = task.step_all().await;
+            let wait = async {
+                match due {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = cancel.cancelled() => break,
+                (notice, lost) = watch.next() => {
+                    task.object_changed(notice.key.object());
+                    while let Some((notice, _)) = watch.take(|_| true) {
+                        task.object_changed(notice.key.object());
+                    }
+                    if lost > 0 {
+                        task.read_all().await?;
+                    }
+                }
+                changed = members.changed() => if changed.is_err() { break },
+                changed = changes.changed() => if changed.is_err() { break },
+                Some(ended) = task.fetches.join_next() => match ended {
+                    Ok(ended) => task.fetched(ended),
+                    Err(error) => tracing::error!(%error, "fetching a revision failed"),
+                },
+                () = wait => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The work for one app.
+#[derive(Default)]
+struct Work {
+    /// Failures of the current deployment in a row.
+    failures: u32,
+    /// No attempt before this time.
+    paused_until: Option<Instant>,
+    /// The deployment that the failures and the fetch belong to.
+    deployment: Option<String>,
+    is_fetching: bool,
+    /// Since when the node shall change between running the app and not running it.
+    moving_since: Option<Instant>,
+}
+
+/// A fetch that has ended.
+struct Ended {
+    app: String,
+    deployment: String,
+    result: Result<(), FetchEnd>,
+}
+
+enum FetchEnd {
+    Fetch(FetchFailed),
+    Stage(StageError),
+}
+
+struct Task {
+    rollout: Arc<Rollout>,
+    works: HashMap<String, Work>,
+    fetches: JoinSet<Ended>,
+}
+
+impl Task {
+    async fn read_all(&mut self) -> Result<(), StoreError> {
+        let store = self.rollout.parts.store.clone();
+        let objects = store.objects().clone();
+        let read = tokio::task::spawn_blocking(move || cluster_apps(&objects)).await;
+        let apps = read.map_err(|error| StoreError::Thread(std::io::Error::other(error)))??;
+        for app in apps.into_keys() {
+            self.works.entry(app).or_default();
+        }
+        let secrets = self.rollout.parts.secrets.clone();
+        shared_secrets::apply_all(store.objects(), &secrets).await;
+        Ok(())
+    }
+
+    fn object_changed(&mut self, object: &str) {
+        if let Some(app) = app_of_object(object) {
+            self.works.entry(app.to_owned()).or_default();
+        } else if let Some(app) = shared_secrets::app_of_object(object) {
+            let (store, secrets) = (self.rollout.parts.store.clone(), self.rollout.parts.secrets.clone());
+            let app = app.to_owned();
+            self.fetches.spawn(async move {
+                shared_secrets::apply(store.objects(), &secrets, &app).await;
+                Ended { app: String::new(), deployment: String::new(), result: Ok(()) }
+            });
+        }
+    }
+
+    /// Takes all steps that are possible now. Returns the time of the next one that has to wait.
+    async fn step_all(&mut self) -> Option<Instant> {
+        let mut apps: Vec<String> = self.works.keys().cloned().collect();
+        // In the order of names: of two apps with a function of one name the first is live on all nodes.
+        apps.sort_unstable();
+        let mut staged = BTreeSet::new();
+        let mut progress: BTreeMap<String, Progress> = BTreeMap::new();
+        let mut due: Option<Instant> = None;
+        for app in apps {
+            let decided = match cluster_app(self.rollout.parts.store.objects(), &app) {
+                Ok(Some(decided)) => decided,
+                Ok(None) => continue,
+                Err(error) => {
+                    tracing::error!(app, %error, "the deployment of an app cannot be read");
+                    continue;
+                }
+            };
+            let revision = decided.winner.revision.clone().unwrap_or_default();
+            match self.step(&app, &decided).await {
+                Outcome::Done => {}
+                Outcome::Waits { at, state } => {
+                    due = Some(due.map_or(at, |due| due.min(at)));
+                    if let Some(state) = state {
+                        progress.insert(app, Progress { revision: revision.clone(), state });
+                        staged.insert(revision);
+                    }
+                }
+                Outcome::Fetching => {
+                    let permille = self.permille(&app);
+                    progress.insert(
+                        app,
+                        Progress { revision: revision.clone(), state: AppState::Fetching { permille } },
+                    );
+                    staged.insert(revision);
+                }
+            }
+        }
+        self.rollout.parts.registry.keep_staged(staged);
+        self.rollout.progress.send_if_modified(|before| {
+            let is_changed = **before != progress;
+            if is_changed {
+                *before = Arc::new(progress);
+            }
+            is_changed
+        });
+        due
+    }
+
+    fn permille(&self, app: &str) -> u16 {
+        match self.rollout.progress.borrow().get(app) {
+            Some(Progress { state: AppState::Fetching { permille }, .. }) => *permille,
+            _ => 0,
+        }
+    }
+
+    async fn step(&mut self, app: &str, decided: &ClusterApp) -> Outcome {
+        let registry = self.rollout.parts.registry.clone();
+        let local = registry.routes().app(app).map(|live| Local {
+            deployment: live.deployment.clone(),
+            reach: live.reach,
+            code: live.code,
+        });
+        let nodes = match self.nodes_of(app, decided) {
+            Ok(nodes) => nodes,
+            Err(error) => return self.failed(app, &decided.winner, error.to_string()),
+        };
+        let members = self.rollout.members();
+        let code = nodes.as_ref().map(|nodes| match runs_here(app, nodes, &members) {
+            true => Code::Here,
+            false => Code::Elsewhere,
+        });
+        let work = self.works.entry(app.to_owned()).or_default();
+        if work.deployment.as_ref() != Some(&decided.winner.id()) {
+            *work = Work { deployment: Some(decided.winner.id()), ..Work::default() };
+        }
+        match next_step(decided, local.as_ref(), code) {
+            Step::Nothing => {
+                *work = Work { deployment: work.deployment.take(), ..Work::default() };
+                Outcome::Done
+            }
+            Step::Remove => match registry.adopt_removal(app).await {
+                Ok(()) => {
+                    tracing::info!(app, by = decided.winner.node, "an app was removed from the cluster");
+                    Outcome::Done
+                }
+                Err(error) => self.failed(app, &decided.winner, error.to_string()),
+            },
+            Step::Adopt(deployment) => {
+                let is_live = |local: &Local| {
+                    local.deployment.as_ref() == Some(&deployment.id()) && local.reach == Reach::Cluster
+                };
+                if let Some(at) =
+                    work.move_at(nodes.as_ref(), code, local.is_some_and(|local| is_live(&local)))
+                {
+                    return Outcome::Waits { at, state: None };
+                }
+                if let Some(at) = work.paused_until.filter(|until| *until > Instant::now()) {
+                    let failed =
+                        self.rollout.progress.borrow().get(app).map(|progress| progress.state.clone());
+                    return Outcome::Waits { at, state: failed };
+                }
+                self.adopt(app, deployment, code).await
+            }
+        }
+    }
+
+    /// The nodes that run a deployment; `None` if its manifest is not here.
+    fn nodes_of(&self, app: &str, decided: &ClusterApp) -> Result<Option<NodeSelection>, StageError> {
+        let Some(digest) = decided.winner.revision.as_deref() else { return Ok(None) };
+        let registry = &self.rollout.parts.registry;
+        if let Some(live) = registry.routes().app(app).filter(|live| live.revision == digest) {
+            return Ok(Some(live.nodes.clone()));
+        }
+        Ok(registry.stored_manifest(digest)?.map(|manifest| manifest.nodes))
+    }
+
+    /// Makes a deployment live if all of it is here, else fetches the rest.
+    async fn adopt(&mut self, app: &str, deployment: Deployment, code: Option<Code>) -> Outcome {
+        let registry = self.rollout.parts.registry.clone();
+        let digest = deployment.revision.clone().unwrap_or_default();
+        let missing = match code {
+            // The manifest is not here.
+            None => Vec::from_iter(Content::parse(&digest)),
+            Some(Code::Elsewhere) => Vec::new(),
+            Some(Code::Here) => match registry.missing_of(&digest) {
+                Ok(missing) => missing.into_iter().collect(),
+                Err(error) => return self.failed(app, &deployment, error.to_string()),
+            },
+        };
+        if !missing.is_empty() {
+            return self.fetch(app, &deployment, missing, code.is_none());
+        }
+        let code = code.unwrap_or(Code::Elsewhere);
+        match registry.adopt(app, deployment.clone(), code).await {
+            Ok(deployed) => {
+                let revision = deployed.app.revision.get(..12).unwrap_or_default();
+                tracing::info!(app, revision, by = deployment.node, "a revision from the cluster is live");
+                Outcome::Waits { at: Instant::now(), state: None }
+            }
+            Err(DeployError::NameTaken { app: other, .. }) if self.yields(&other, app) => {
+                tracing::warn!(
+                    app = other,
+                    for_app = app,
+                    "an app is removed: an app that comes first has a function of the same name"
+                );
+                match registry.adopt_removal(&other).await {
+                    Ok(()) => Outcome::Waits { at: Instant::now(), state: None },
+                    Err(error) => self.failed(app, &deployment, error.to_string()),
+                }
+            }
+            Err(error) => self.failed(app, &deployment, error.to_string()),
+        }
+    }
+
+    /// Whether a live app has to make room for another one. All nodes decide alike, whichever app they got first.
+    fn yields(&self, live: &str, app: &str) -> bool {
+        let is_of_cluster =
+            self.rollout.parts.registry.routes().app(live).is_some_and(|live| live.reach == Reach::Cluster);
+        is_of_cluster && app < live
+    }
+
+    fn fetch(
+        &mut self,
+        app: &str,
+        deployment: &Deployment,
+        parts: Vec<Content>,
+        is_revision: bool,
+    ) -> Outcome {
+        let work = self.works.entry(app.to_owned()).or_default();
+        if work.is_fetching {
+            return Outcome::Fetching;
+        }
+        if self.fetches.len() >= MAX_FETCHES {
+            return Outcome::Fetching;
+        }
+        work.is_fetching = true;
+        let rollout = self.rollout.clone();
+        let (app, deployment) = (app.to_owned(), deployment.clone());
+        self.fetches.spawn(async move {
+            let result = rollout.fetch_parts(&app, &deployment, parts, is_revision).await;
+            Ended { app, deployment: deployment.id(), result }
+        });
+        Outcome::Fetching
+    }
+
+    fn fetched(&mut self, ended: Ended) {
+        let Some(work) = self.works.get_mut(&ended.app) else { return };
+        work.is_fetching = false;
+        if work.deployment.as_ref() != Some(&ended.deployment) {
+            return;
+        }
+        let reason = match ended.result {
+            Ok(()) => return,
+            Err(FetchEnd::Fetch(error)) => error.to_string(),
+            Err(FetchEnd::Stage(error)) => error.to_string(),
+        };
+        let revision = ended.deployment.split_once('-').map_or("", |(_, revision)| revision).to_owned();
+        self.note_failure(&ended.app, revision, reason);
+    }
+
+    fn failed(&mut self, app: &str, deployment: &Deployment, reason: String) -> Outcome {
+        let revision = deployment.revision.clone().unwrap_or_default();
+        let (at, state) = self.note_failure(app, revision, reason);
+        Outcome::Waits { at, state: Some(state) }
+    }
+
+    fn note_failure(&mut self, app: &str, revision: String, mut reason: String) -> (Instant, AppState) {
+        let work = self.works.entry(app.to_owned()).or_default();
+        let pause = FIRST_PAUSE.saturating_mul(1 << work.failures.min(6)).min(MAX_PAUSE);
+        work.failures += 1;
+        let at = Instant::now() + pause;
+        work.paused_until = Some(at);
+        if work.failures == 1 {
+            tracing::warn!(app, reason, "a revision from the cluster could not be made live");
+        }
+        reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
+        let state = AppState::Failed { reason };
+        self.rollout.progress.send_modify(|before| {
+            Arc::make_mut(before).insert(app.to_owned(), Progress { revision, state: state.clone() });
+        });
+        (at, state)
+    }
+}
+
+impl Work {
+    /// The time until a node waits before it takes or leaves a place among the nodes that run an app; `None` if it
+    /// does not wait.
+    fn move_at(
+        &mut self,
+        nodes: Option<&NodeSelection>,
+        code: Option<Code>,
+        is_live: bool,
+    ) -> Option<Instant> {
+        let is_counted = nodes.is_some_and(|nodes| nodes.on != NodeCount::All);
+        if !is_live || !is_counted {
+            self.moving_since = None;
+            return None;
+        }
+        let now = Instant::now();
+        let since = *self.moving_since.get_or_insert(now);
+        let wait = match code {
+            Some(Code::Elsewhere) => LEAVE_PLACE_AFTER,
+            _ => TAKE_PLACE_AFTER,
+        };
+        Some(since + wait).filter(|at| *at > now)
+    }
+}
+
+/// The result of a step.
+enum Outcome {
+    /// The app is as the cluster has decided.
+    Done,
+    /// The next step is possible at this time.
+    Waits { at: Instant, state: Option<AppState> },
+    /// Parts are being fetched.
+    Fetching,
+}
+
+impl Rollout {
+    async fn fetch_parts(
+        &self,
+        app: &str,
+        deployment: &Deployment,
+        parts: Vec<Content>,
+        is_revision: bool,
+    ) -> Result<(), FetchEnd> {
+        let count = parts.len();
+        for (at, part) in parts.into_iter().enumerate() {
+            let request = FetchRequest {
+                key: part.key.clone(),
+                hash: part.hash,
+                holders: self.holders(app, deployment),
+                progress: self.progress_of(app, deployment, at, count),
+            };
+            let bytes = (self.parts.fetch)(request).await.map_err(FetchEnd::Fetch)?;
+            let staged = match is_revision {
+                true => self.parts.registry.stage_revision(&part.key, bytes).await,
+                false => self.parts.registry.stage_content(&part, bytes).await,
+            };
+            staged.map_err(FetchEnd::Stage)?;
+        }
+        Ok(())
+    }
+
+    /// Sets the progress of an app from that of one of its parts.
+    fn progress_of(
+        &self,
+        app: &str,
+        deployment: &Deployment,
+        at: usize,
+        count: usize,
+    ) -> Arc<dyn Fn(u16) + Send + Sync> {
+        let (progress, app) = (self.progress.clone(), app.to_owned());
+        let revision = deployment.revision.clone().unwrap_or_default();
+        Arc::new(move |part| {
+            let permille = (at * 1000 + usize::from(part.min(1000))) / count.max(1);
+            let state = AppState::Fetching { permille: permille as u16 };
+            progress.send_if_modified(|before| {
+                let next = Progress { revision: revision.clone(), state: state.clone() };
+                let is_changed = before.get(&app) != Some(&next);
+                if is_changed {
+                    Arc::make_mut(before).insert(app.clone(), next);
+                }
+                is_changed
+            });
+        })
+    }
+
+    /// Members that may have parts of a revision: those of this zone first, then the node of the deploy, then all others.
+    fn holders(&self, app: &str, deployment: &Deployment) -> Vec<u64> {
+        let members = self.members();
+        let revision = deployment.revision.as_deref().unwrap_or_default();
+        let mut holders: Vec<_> = members
+            .others
+            .iter()
+            .filter(|member| member.presence == Presence::Connected)
+            .map(|member| {
+                let has_it = member.apps.get(app).is_some_and(|app| {
+                    !app.revision.is_empty()
+                        && revision.starts_with(&app.revision)
+                        && matches!(app.state, AppState::Live | AppState::Fetching { .. })
+                });
+                let is_source = member.name == deployment.node;
+                let is_near = member.zone == members.me.zone;
+                (std::cmp::Reverse((has_it || is_source, has_it && is_near)), member.node_id)
+            })
+            .collect();
+        holders.sort_unstable();
+        holders.into_iter().map(|(_, node_id)| node_id).collect()
+    }
+}

@@ -1,0 +1,142 @@
+//! The nodes that run an app, as `[nodes]` of its manifest says: a pure function that every node evaluates for itself.
+
+use edgefaas_manifest::{NodeCount, NodeSelection};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::members::{Member, Members, Presence};
+
+/// Whether this node runs an app.
+///
+/// Of the members with the labels and in the zones, those with the greatest rendezvous weight are chosen (Thaler and Ravishankar,
+/// "Using name-based mappings to increase hit rates", 1998): if a member leaves, only its place is filled anew. Members that
+/// are away are not counted, so each side of a network partition has its own nodes.
+pub fn runs_here(app: &str, selection: &NodeSelection, members: &Members) -> bool {
+    if !is_eligible(selection, &members.me) {
+        return false;
+    }
+    let mine = weight(app, &members.me);
+    let is_before = |other: &&Member| {
+        other.presence != Presence::Away
+            && is_eligible(selection, other)
+            && (weight(app, other), other.node_id) > (mine, members.me.node_id)
+    };
+    match selection.on {
+        NodeCount::All => true,
+        NodeCount::Count(count) => members.others.iter().filter(is_before).count() < count as usize,
+        NodeCount::OnePerZone => !members
+            .others
+            .iter()
+            .filter(|other| other.zone == members.me.zone)
+            .any(|other| is_before(&other)),
+    }
+}
+
+/// The member that fires an occurrence of a schedule: of those that are connected and run the revision, the one with the
+/// greatest rendezvous weight of this occurrence.
+///
+/// `runs` says of a member whether it runs the app. True if it is this node, also if no member runs the app as far as this
+/// node knows.
+pub fn fires_here(
+    key: &str,
+    occurrence_unix_ms: u64,
+    members: &Members,
+    runs: impl Fn(&Member) -> bool,
+) -> bool {
+    let weight = |member: &Member| {
+        let seed = member.node_id ^ occurrence_unix_ms.rotate_left(32);
+        (xxh3_64_with_seed(key.as_bytes(), seed), member.node_id)
+    };
+    let mine = weight(&members.me);
+    let mut others =
+        members.others.iter().filter(|other| other.presence == Presence::Connected && runs(other));
+    others.all(|other| weight(other) < mine)
+}
+
+fn is_eligible(selection: &NodeSelection, member: &Member) -> bool {
+    selection.labels.iter().all(|label| member.labels.contains(label))
+        && (selection.zones.is_empty() || selection.zones.contains(&member.zone))
+}
+
+fn weight(app: &str, member: &Member) -> u64 {
+    xxh3_64_with_seed(app.as_bytes(), member.node_id)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn member(node_id: u64, zone: u64) -> Member {
+        Member { node_id, name: format!("n{node_id}"), zone: format!("z{zone}"), ..Member::default() }
+    }
+
+    /// The cluster as each of its members sees it.
+    fn views(all: &[Member]) -> Vec<Members> {
+        let view = |at: usize| Members {
+            me: Member { presence: Presence::Connected, ..all[at].clone() },
+            others: all
+                .iter()
+                .enumerate()
+                .filter(|(other, _)| *other != at)
+                .map(|(_, one)| one.clone())
+                .collect(),
+        };
+        (0..all.len()).filter(|at| all[*at].presence == Presence::Connected).map(view).collect()
+    }
+
+    fn running(all: &[Member], selection: &NodeSelection) -> Vec<u64> {
+        let views = views(all);
+        views.iter().filter(|view| runs_here("app", selection, view)).map(|view| view.me.node_id).collect()
+    }
+
+    #[test]
+    fn labels_and_zones_are_needed() {
+        let mut all: Vec<_> = (1..=4).map(|id| member(id, id % 2)).collect();
+        all[0].labels = vec!["camera".into(), "gpu".into()];
+        all[1].labels = vec!["camera".into()];
+        let selection = |labels: &[&str], zones: &[&str]| NodeSelection {
+            on: NodeCount::All,
+            labels: labels.iter().map(ToString::to_string).collect(),
+            zones: zones.iter().map(ToString::to_string).collect(),
+        };
+        assert_eq!(running(&all, &selection(&[], &[])), [1, 2, 3, 4]);
+        assert_eq!(running(&all, &selection(&["camera"], &[])), [1, 2]);
+        assert_eq!(running(&all, &selection(&["camera", "gpu"], &[])), [1]);
+        assert_eq!(running(&all, &selection(&[], &["z1", "z7"])), [1, 3]);
+        assert_eq!(running(&all, &selection(&["tpm"], &[])), [] as [u64; 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_node_agrees_and_a_place_of_an_absent_node_is_filled(
+            nodes in 1..40_u64, zones in 1..5_u64, count in 1..6_u32, gone in 0..40_usize,
+        ) {
+            let mut all: Vec<_> = (0..nodes).map(|id| member(id, id % zones)).collect();
+            let counted = NodeSelection { on: NodeCount::Count(count), ..NodeSelection::default() };
+            let before = running(&all, &counted);
+            prop_assert_eq!(before.len() as u64, nodes.min(u64::from(count)));
+            let per_zone = NodeSelection { on: NodeCount::OnePerZone, ..NodeSelection::default() };
+            prop_assert_eq!(running(&all, &per_zone).len() as u64, zones.min(nodes));
+            let gone = gone % all.len();
+            all[gone].presence = Presence::Missing;
+            let missing = running(&all, &counted);
+            prop_assert!(missing.iter().all(|node| before.contains(node)), "a missing node keeps its place");
+            all[gone].presence = Presence::Away;
+            let after = running(&all, &counted);
+            prop_assert_eq!(after.len() as u64, (nodes - 1).min(u64::from(count)));
+            let kept = before.iter().filter(|node| **node != gone as u64);
+            prop_assert!(kept.clone().all(|node| after.contains(node)), "the others stay");
+        }
+
+        #[test]
+        fn one_connected_node_fires_each_occurrence(nodes in 1..30_u64, at in 0..1_000_000_u64) {
+            let all: Vec<_> = (0..nodes).map(|id| member(id, 0)).collect();
+            let runs = |member: &Member| member.node_id % 3 == 0;
+            let views = views(&all);
+            let able = views.iter().filter(|view| runs(&view.me));
+            let fired = able.filter(|view| fires_here("f */5 * * * *", at * 60_000, view, runs)).count();
+            prop_assert_eq!(fired, 1);
+        }
+    }
+}
