@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     fn open(data_dir: &std::path::Path, limits: RememberLimits) -> (Arc<Store>, Arc<Remembered>) {
-        let store = Arc::new(Store::open(&StoreOptions::small(data_dir), Clock::default()).unwrap());
+        let store = Arc::new(Store::open(&StoreOptions::small(data_dir), Clock::system()).unwrap());
         let remembered = Remembered::open(store.clone(), limits).unwrap();
         (store, Arc::new(remembered))
     }
