@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use edgefaas_broker::BrokerConfig;
+use edgefaas_cluster::status::MAX_LABELS;
 use edgefaas_coordinator::WorkflowLimits;
 use edgefaas_isolates::engine::PoolConfig;
 use edgefaas_isolates::{Machine, MemoryLimit, PoolOverrides};
-use edgefaas_platform::is_loopback;
+use edgefaas_platform::{LABEL_RULE, is_label, is_loopback};
 use edgefaas_state::store::{MIN_RESERVE_BYTES, WalSync};
 use serde::Deserialize;
 
@@ -107,12 +108,35 @@ pub struct ClusterSection {
     pub bootstrap: Vec<String>,
     /// Discovers members on the local network by multicast DNS; disabled if the node listens on loopback alone.
     pub mdns: bool,
+    /// The zone of this node, such as a building: nodes that reach each other quickly. Without it the zone is measured.
+    pub zone: Option<String>,
+    /// Labels of this node, to which deploys and placement policies refer.
+    pub labels: Vec<String>,
+}
+
+impl ClusterSection {
+    /// Checks the zone and the labels.
+    fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |key, value: &str| {
+            Err(ConfigError::NotALabel { key, value: value.escape_debug().to_string(), rule: LABEL_RULE })
+        };
+        if let Some(zone) = self.zone.as_deref().filter(|zone| !is_label(zone)) {
+            return wrong("cluster.zone", zone);
+        }
+        if let Some(label) = self.labels.iter().find(|label| !is_label(label)) {
+            return wrong("cluster.labels", label);
+        }
+        match self.labels.len() {
+            count if count > MAX_LABELS => Err(ConfigError::TooManyLabels { count, limit: MAX_LABELS }),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Default for ClusterSection {
     fn default() -> Self {
         let listen = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7071);
-        Self { listen, bootstrap: Vec::new(), mdns: true }
+        Self { listen, bootstrap: Vec::new(), mdns: true, zone: None, labels: Vec::new() }
     }
 }
 
@@ -427,6 +451,24 @@ pub enum ConfigError {
         /// The allowed range.
         allowed: &'static str,
     },
+    /// A zone or label is invalid.
+    #[error("`{value}` in {key} is not a name: {rule}")]
+    NotALabel {
+        /// The key.
+        key: &'static str,
+        /// The zone or label.
+        value: String,
+        /// The form of a name.
+        rule: &'static str,
+    },
+    /// The node has too many labels.
+    #[error("cluster.labels has {count} labels; at most {limit} are allowed")]
+    TooManyLabels {
+        /// Number of labels.
+        count: usize,
+        /// Maximum of `count`.
+        limit: usize,
+    },
 }
 
 impl NodeConfig {
@@ -478,6 +520,7 @@ impl NodeConfig {
     /// Validates the settings.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.tls.check()?;
+        self.cluster.check()?;
         bridge::check(&self.bridges)?;
         let out_of_range =
             |key, value: String, allowed| Err(ConfigError::OutOfRange { key, value, allowed });

@@ -50,6 +50,8 @@ pub(crate) fn cluster_options(config: &NodeConfig) -> ClusterOptions {
         listen: section.listen,
         bootstrap: section.bootstrap.clone(),
         mdns: section.mdns && !is_loopback(section.listen.ip()),
+        zone: section.zone.clone(),
+        labels: section.labels.clone(),
     }
 }
 

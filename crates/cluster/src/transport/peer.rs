@@ -183,13 +183,15 @@ impl Peer {
         if self.streams.get()?.ended.is_cancelled() {
             return None;
         }
-        let (rtt, received) = (self.round_trips.lock().median(), self.received_status.lock());
+        let (round_trips, received) = (self.round_trips.lock(), self.received_status.lock());
         Some(PeerStatus {
             node_id: self.node_id(),
             incarnation: self.incarnation,
             load: received.load.clone(),
             facts: received.facts.clone(),
-            rtt,
+            rtt: round_trips.median(),
+            last_rtt: round_trips.last(),
+            heartbeats: round_trips.count(),
         })
     }
 

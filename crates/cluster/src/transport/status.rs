@@ -108,6 +108,10 @@ pub struct PeerStatus {
     pub facts: Option<Bytes>,
     /// Median of the round-trip times of the last 9 heartbeats; `None` before the first.
     pub rtt: Option<Duration>,
+    /// The round-trip time of the last one.
+    pub last_rtt: Option<Duration>,
+    /// Number of answered heartbeats.
+    pub heartbeats: usize,
 }
 
 /// What was received of a member's status.
@@ -132,6 +136,15 @@ impl RoundTrips {
         }
     }
 
+    pub(crate) fn last(&self) -> Option<Duration> {
+        let last = self.count.checked_sub(1)? % RECENT_ROUND_TRIPS;
+        self.recent_us.get(last).map(|us| Duration::from_micros(*us))
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
     /// The median; the lower one of an even number.
     pub(crate) fn median(&self) -> Option<Duration> {
         let mut sorted = self.recent_us;
@@ -153,6 +166,7 @@ mod tests {
         assert_eq!(rtts.median(), Some(Duration::from_micros(500)));
         rtts.add(100);
         assert_eq!(rtts.median(), Some(Duration::from_micros(100)));
+        assert_eq!((rtts.last(), rtts.count()), (Some(Duration::from_micros(100)), 2));
         for rtt_us in [1_000, 1_000, 20, 30, 40, 50, 60, 1_000, 1_000] {
             rtts.add(rtt_us);
         }

@@ -21,7 +21,6 @@ use tokio_util::sync::CancellationToken;
 use super::REVOKED;
 use super::delta::{self, ObjectDelta};
 use super::files::ClusterFiles;
-use super::members::MemberWatch;
 use super::replica::LocalReplica;
 use super::throttle::{Cooldown, Throttle};
 
@@ -44,22 +43,11 @@ pub(super) struct Driver {
     pub handle: Handle,
     pub events: EventReceiver,
     pub counters: Arc<Mutex<Counters>>,
-    pub members: MemberWatch,
 }
 
 /// Replicates until `cancel` fires or the transport ends.
 pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(), StoreError> {
-    let Driver {
-        store,
-        registry,
-        recoveries,
-        membership,
-        files,
-        handle,
-        mut events,
-        counters,
-        mut members,
-    } = driver;
+    let Driver { store, registry, recoveries, membership, files, handle, mut events, counters } = driver;
     let objects = store.objects().clone();
     objects.collect_for_peers();
     let opening = objects.clone();
@@ -89,7 +77,6 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
     throttle.set_others(others);
     let (mut after_tick, mut after_collect) = (Cooldown::none(begun), Cooldown::none(begun));
     let mut collected = begun;
-    members.update(&membership, &running.handle, begun);
     loop {
         let now = Instant::now();
         let next_update = throttle.update(throttle.end(&after_tick).max(throttle.end(&after_collect)), now);
@@ -116,12 +103,7 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
                     group.push(event);
                 }
                 let changed = group.contains(&TransportEvent::MembershipChanged);
-                let is_frame = |event: &TransportEvent| matches!(event, TransportEvent::Frame { .. });
-                let only_frames = group.iter().all(is_frame);
                 running.transport(group).await;
-                if !only_frames {
-                    members.update(&membership, &running.handle, Instant::now());
-                }
                 if changed {
                     store_membership(&files, &membership).await;
                     if membership.lock().is_own_revoked() {
@@ -159,7 +141,6 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
             next_reading = now + READING;
             *counters.lock() = running.machine.counters().clone();
             running.fold();
-            members.update(&membership, &running.handle, now);
         }
     }
     Ok(())

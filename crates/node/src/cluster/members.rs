@@ -1,13 +1,14 @@
-//! The members of the cluster for rollouts: from the membership, the connections and the facts that members report.
+//! The members of the cluster for rollouts, from the view.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use edgefaas_cluster::{Handle, Membership};
-use edgefaas_rollout::{Member, Members, Presence};
-use parking_lot::Mutex;
+use data_encoding::HEXLOWER;
+use edgefaas_cluster::status::{AppFact, AppState as ReportedState};
+use edgefaas_rollout::{AppState, Member, MemberApp, Members, Presence};
 use tokio::sync::watch;
+
+use super::view::{self, ClusterView, MemberView};
 
 /// An absent member keeps its place among the nodes that run an app for this time.
 const KEEPS_PLACE: Duration = Duration::from_secs(30);
@@ -15,46 +16,18 @@ const KEEPS_PLACE: Duration = Duration::from_secs(30);
 /// Publishes the members when they change.
 pub(super) struct MemberWatch {
     members: watch::Sender<Arc<Members>>,
-    /// The last time that each member was connected.
-    seen: HashMap<u64, Instant>,
 }
 
 impl MemberWatch {
-    pub(super) fn new(members: watch::Sender<Arc<Members>>) -> Self {
-        Self { members, seen: HashMap::new() }
+    pub fn new(members: watch::Sender<Arc<Members>>) -> Self {
+        Self { members }
     }
 
-    /// Publishes the members as they are now.
-    pub(super) fn update(&mut self, membership: &Mutex<Membership>, handle: &Handle, now: Instant) {
-        let connected: Vec<u64> = handle.peers().iter().map(|peer| peer.node_id).collect();
-        self.seen.extend(connected.iter().map(|node_id| (*node_id, now)));
-        let membership = membership.lock();
-        let me = Member {
-            node_id: membership.own().node_id(),
-            name: membership.own().name().to_owned(),
-            ..Member::default()
-        };
-        let mut others: Vec<Member> = membership
-            .members()
-            .map(|member| {
-                let node_id = member.certificate.node_id();
-                let presence = match self.seen.get(&node_id) {
-                    Some(_) if connected.contains(&node_id) => Presence::Connected,
-                    Some(seen) if now.duration_since(*seen) < KEEPS_PLACE => Presence::Missing,
-                    _ => Presence::Away,
-                };
-                Member {
-                    node_id,
-                    name: member.certificate.name().to_owned(),
-                    presence,
-                    ..Member::default()
-                }
-            })
-            .collect();
-        drop(membership);
-        self.seen.retain(|node_id, _| others.iter().any(|other| other.node_id == *node_id));
+    /// Publishes the members of the view.
+    pub fn update(&self, view: &ClusterView, now: Instant) {
+        let mut others: Vec<Member> = view.others.iter().map(|other| member(other, now)).collect();
         others.sort_by_key(|other| other.node_id);
-        let next = Members { me, others };
+        let next = Members { me: member(&view.me, now), others };
         self.members.send_if_modified(|before| {
             let is_changed = **before != next;
             if is_changed {
@@ -63,4 +36,32 @@ impl MemberWatch {
             is_changed
         });
     }
+}
+
+fn member(view: &MemberView, now: Instant) -> Member {
+    let presence = match view.presence {
+        view::Presence::Connected => Presence::Connected,
+        view::Presence::Away { since: Some(since) } if now.duration_since(since) < KEEPS_PLACE => {
+            Presence::Missing
+        }
+        view::Presence::Away { .. } => Presence::Away,
+    };
+    Member {
+        node_id: view.node_id,
+        name: view.name.clone(),
+        zone: view.facts.zone.as_ref().map(|zone| zone.name.clone()).unwrap_or_default(),
+        labels: view.facts.labels.clone(),
+        presence,
+        apps: view.facts.apps.iter().map(|app| (app.app.clone(), member_app(app))).collect(),
+    }
+}
+
+fn member_app(fact: &AppFact) -> MemberApp {
+    let state = match &fact.state {
+        ReportedState::Live => AppState::Live,
+        ReportedState::Elsewhere => AppState::Elsewhere,
+        ReportedState::Fetching { permille } => AppState::Fetching { permille: *permille },
+        ReportedState::Failed { reason } => AppState::Failed { reason: reason.clone() },
+    };
+    MemberApp { revision: HEXLOWER.encode(&fact.revision), state }
 }

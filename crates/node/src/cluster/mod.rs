@@ -1,20 +1,28 @@
 //! The node as a member of a cluster: membership, and replication of shared objects.
 //!
 //! `files` stores the keys and the member list; `service` starts and stops the transport and answers the control port;
-//! `driver` connects the transport, the replication state machine and the local objects; `members` publishes the members
-//! for rollouts; `throttle` limits the time that replication takes.
+//! `driver` connects the transport, the replication state machine and the local objects; `throttle` limits the time
+//! that replication takes. `status` sends the load (`load`, `pressure`) and the facts of this node and keeps the `view` of
+//! all members; `members` has those for rollouts; `streams` distributes the streams that members open.
 
 mod delta;
 mod driver;
 mod files;
+mod load;
 mod members;
+mod pressure;
 mod replica;
 mod service;
+mod status;
+mod streams;
 mod throttle;
+mod view;
 
 /// Message on a node whose certificate was revoked.
 const REVOKED: &str = "this node was revoked in its cluster, and works alone; move `cluster/` out of its data directory to join again";
 
 pub use files::{ClusterFiles, FilesError};
+pub use load::LoadSources;
 pub(crate) use service::transport_name;
 pub use service::{Cluster, ClusterError, ClusterOptions, ClusterReading, ClusterStatus, MemberStatus};
+pub use view::{ClusterView, MemberView, Presence};

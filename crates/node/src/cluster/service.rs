@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use edgefaas_cluster::replication::Counters;
+use edgefaas_cluster::status::AppFact;
 use edgefaas_cluster::{
-    CertificateError, ClusterKey, Counters as TransportCounters, Handle, Identity, JoinError, JoinRequest,
-    Membership, NewCertificate, Options, PeerInfo, StartError, Token, TokenError, Transport, TransportKind,
-    join,
+    CertificateError, ClusterKey, Counters as TransportCounters, Handle, Identity, IncomingStream,
+    JoinError, JoinRequest, Membership, NewCertificate, OpenStreamError, Options, PeerInfo, PeerStream,
+    StartError, StreamPurpose, Token, TokenError, Transport, TransportKind, join,
 };
 use edgefaas_functions::registry::Registry;
 use edgefaas_platform::Clock;
@@ -17,14 +18,18 @@ use edgefaas_rollout::Members;
 use edgefaas_state::objects::{FoldScope, Recoveries};
 use edgefaas_state::store::Store;
 use parking_lot::Mutex;
-use tokio::sync::{Mutex as AsyncMutex, watch};
+use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::REVOKED;
 use super::driver::{self, Driver};
 use super::files::{ClusterFiles, FilesError};
+use super::load::{LoadMeter, LoadSources};
 use super::members::MemberWatch;
+use super::status::{OwnPlace, SharedView, StatusExchange, StatusParts};
+use super::streams::StreamRouter;
+use super::view::ClusterView;
 
 /// Maximum time of joining.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -46,6 +51,10 @@ pub struct ClusterOptions {
     pub bootstrap: Vec<String>,
     /// True to discover members on the local network.
     pub mdns: bool,
+    /// The zone of this node; `None`: it is measured.
+    pub zone: Option<String>,
+    /// The labels of this node.
+    pub labels: Vec<String>,
 }
 
 /// An operation on the cluster failed.
@@ -168,7 +177,11 @@ pub struct Cluster {
     recoveries: Arc<Recoveries>,
     clock: Clock,
     counters: Arc<Mutex<Counters>>,
+    load_sources: LoadSources,
+    apps: watch::Sender<Arc<Vec<AppFact>>>,
+    view: Arc<SharedView>,
     members: watch::Sender<Arc<Members>>,
+    streams: Arc<StreamRouter>,
     running: Mutex<Option<Running>>,
     /// Serialises changes of the cluster.
     changing: AsyncMutex<()>,
@@ -186,22 +199,73 @@ impl Cluster {
     pub fn new(
         options: ClusterOptions,
         store: Arc<Store>,
-        registry: Arc<Registry>,
+        load_sources: LoadSources,
         recoveries: Arc<Recoveries>,
         clock: Clock,
     ) -> Self {
+        let view = Arc::new(SharedView::alone(store.objects().replica().node));
         Self {
             files: Arc::new(ClusterFiles::new(&options.data_dir)),
             options,
             store,
-            registry,
+            registry: load_sources.registry.clone(),
             recoveries,
             clock,
             counters: Arc::default(),
-            members: watch::channel(Arc::default()).0,
+            load_sources,
+            apps: watch::Sender::default(),
+            view,
+            members: watch::Sender::default(),
+            streams: Arc::default(),
             running: Mutex::default(),
             changing: AsyncMutex::default(),
         }
+    }
+
+    /// The cluster, as this node sees it now. Cheap enough for each call of a function. Loads are up to a second old; in no
+    /// cluster this node has no name, facts or load.
+    pub fn view(&self) -> arc_swap::Guard<Arc<ClusterView>> {
+        self.view.load()
+    }
+
+    /// The cluster, notified when members, their presence or their facts change; its loads may be old.
+    pub fn watch_view(&self) -> watch::Receiver<Arc<ClusterView>> {
+        self.view.watch_facts()
+    }
+
+    /// The members of the cluster for rollouts; none while the node is in no cluster.
+    pub fn members(&self) -> watch::Receiver<Arc<Members>> {
+        self.members.subscribe()
+    }
+
+    /// Sets the state of the apps of this node that were deployed to the cluster. Members get it within 0.2 s.
+    pub fn set_apps(&self, apps: Vec<AppFact>) {
+        self.apps.send_if_modified(|current| {
+            let is_changed = **current != apps;
+            if is_changed {
+                *current = Arc::new(apps);
+            }
+            is_changed
+        });
+    }
+
+    /// Opens a stream to a member, within 5 s.
+    ///
+    /// # Errors
+    /// Those of [`Handle::open_stream`]; `Gone` in no cluster.
+    pub async fn open_stream(
+        &self,
+        node_id: u64,
+        purpose: StreamPurpose,
+    ) -> Result<PeerStream, OpenStreamError> {
+        let handle = self.running.lock().as_ref().map(|running| running.handle.clone());
+        handle.ok_or(OpenStreamError::Gone { node_id })?.open_stream(node_id, purpose).await
+    }
+
+    /// The streams of a purpose that members open to this node, in any cluster that it joins. At most 64 wait; further ones
+    /// are reset, and all of them once the receiver is dropped. `None` if they were taken already.
+    pub fn take_streams(&self, purpose: StreamPurpose) -> Option<mpsc::Receiver<IncomingStream>> {
+        self.streams.take(purpose)
     }
 
     /// Starts replication if the node is a member of a cluster.
@@ -316,11 +380,6 @@ impl Cluster {
         Ok(self.files.keep_membership(&now)?)
     }
 
-    /// The members of the cluster; none while the node is in no cluster.
-    pub fn members(&self) -> watch::Receiver<Arc<Members>> {
-        self.members.subscribe()
-    }
-
     /// Status of the cluster.
     pub fn status(&self) -> Result<ClusterStatus, ClusterError> {
         let node_id = self.store.objects().replica().node;
@@ -429,7 +488,7 @@ impl Cluster {
             wall_clock: clock,
             ..Options::new(identity, membership.clone(), self.options.listen)
         };
-        let (handle, events, _streams) = Transport::start(options, cancel.clone()).await?;
+        let (handle, events, streams) = Transport::start(options, cancel.clone()).await?;
         let driver = Driver {
             store: self.store.clone(),
             registry: self.registry.clone(),
@@ -439,7 +498,6 @@ impl Cluster {
             handle: handle.clone(),
             events,
             counters: self.counters.clone(),
-            members: MemberWatch::new(self.members.clone()),
         };
         self.recoveries.begin();
         let (stop, recoveries) = (cancel.clone(), self.recoveries.clone());
@@ -451,6 +509,22 @@ impl Cluster {
             // Functions must not wait for objects that no peer will send.
             recoveries.end_all();
         });
+        let place = OwnPlace { zone: self.options.zone.clone(), labels: self.options.labels.clone() };
+        let mut status = StatusExchange::new(StatusParts {
+            handle: handle.clone(),
+            membership: membership.clone(),
+            meter: LoadMeter::new(self.load_sources.clone()),
+            place,
+            apps: self.apps.subscribe(),
+            view: self.view.clone(),
+            members: MemberWatch::new(self.members.clone()),
+        });
+        // Commands that follow find the node in its cluster.
+        status.measure();
+        status.update();
+        tasks.spawn(status.run(cancel.clone()));
+        let router = self.streams.clone();
+        tasks.spawn(async move { router.distribute(streams).await });
         *self.running.lock() = Some(Running { handle, membership, cancel, tasks });
         Ok(())
     }

@@ -1,9 +1,10 @@
 //! Throttle of replication: after each sending it waits for a cooldown, so that functions keep the processor.
 
-use std::fs;
 use std::time::{Duration, Instant};
 
 use edgefaas_cluster::TaskTime;
+
+use super::pressure;
 
 /// Minimum cooldown, as a multiple of the processor time that replication took since the previous sending: on an idle
 /// machine replication uses at most a ninth of a core.
@@ -24,8 +25,6 @@ const TIMER_GRAIN: Duration = Duration::from_millis(1);
 const READINGS_PER_COOLDOWN: u32 = 4;
 const MIN_READ_INTERVAL: Duration = Duration::from_millis(10);
 const MAX_READ_INTERVAL: Duration = Duration::from_millis(50);
-/// Pressure stall information of Linux: total time in which some task waited for a processor.
-const PRESSURE: &str = "/proc/pressure/cpu";
 
 /// Computes the end of cooldowns.
 #[derive(Debug)]
@@ -43,7 +42,7 @@ pub(super) struct Throttle {
 
 impl Throttle {
     pub fn new(now: Instant) -> Self {
-        Self { factor: MIN_FACTOR, pressure: 0.0, read_at: now, waited_us: read() }
+        Self { factor: MIN_FACTOR, pressure: 0.0, read_at: now, waited_us: pressure::waited_us() }
     }
 
     /// Sets the number of other members, to which this node may send.
@@ -59,7 +58,7 @@ impl Throttle {
             left => (left / READINGS_PER_COOLDOWN).clamp(MIN_READ_INTERVAL, MAX_READ_INTERVAL),
         };
         if now - self.read_at >= interval {
-            self.set_reading(read(), now);
+            self.set_reading(pressure::waited_us(), now);
         }
         self.read_at + interval
     }
@@ -104,16 +103,6 @@ impl Cooldown {
     }
 }
 
-fn read() -> Option<u64> {
-    some_total_us(&fs::read_to_string(PRESSURE).ok()?)
-}
-
-/// Microseconds in which some task waited since the start of the machine (Linux, Documentation/accounting/psi.rst).
-fn some_total_us(text: &str) -> Option<u64> {
-    let some = text.lines().find_map(|line| line.strip_prefix("some "))?;
-    some.split(' ').find_map(|word| word.strip_prefix("total=")).and_then(|total| total.parse().ok())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,15 +116,6 @@ mod tests {
     /// The throttle of a machine whose kernel reports pressure.
     fn throttle(pressure: f64, now: Instant) -> Throttle {
         Throttle { factor: MIN_FACTOR, pressure, read_at: now, waited_us: Some(0) }
-    }
-
-    #[test]
-    fn the_report_of_the_kernel_is_parsed() {
-        let text = "some avg10=50.06 avg60=52.05 avg300=47.67 total=30827784519\nfull avg10=0.00 total=0\n";
-        assert_eq!(some_total_us(text), Some(30_827_784_519));
-        for none in ["", "full avg10=0.00 total=7", "some avg10=1.00", "some total=x"] {
-            assert_eq!(some_total_us(none), None, "{none:?}");
-        }
     }
 
     #[test]

@@ -37,7 +37,7 @@ use self::serving::Stages;
 use self::startup_checks::{check_credentials, files_with_keys};
 use crate::access::{Access, AccessControl, AccessHook, Policy};
 use crate::bridge::{Bridges, LoopPreventionHook};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, LoadSources};
 use crate::config::NodeConfig;
 use crate::control::{self, ClusterCommands, ControlParts, NodeFacts};
 use crate::gateway::Gateway;
@@ -166,14 +166,14 @@ impl Node {
             .map_err(BuildError::Broker)?;
         let traces = Arc::new(Traces::new(trace_limits(&config), config.traces.otlp.is_some()));
         let recoveries = Arc::<Recoveries>::default();
+        let drain = Arc::<Drain>::default();
         let cluster = Arc::new(Cluster::new(
             cluster_options(&config),
             store.clone(),
-            registry.clone(),
+            LoadSources { isolates: isolates.clone(), registry: registry.clone(), drain: drain.clone() },
             recoveries.clone(),
             clock.clone(),
         ));
-        let drain = Arc::<Drain>::default();
         let interests = Arc::<SharedInterests>::default();
         let http = Arc::new(HttpClient::new(plan.answer_bytes as usize));
         let publisher =
