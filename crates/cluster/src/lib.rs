@@ -40,6 +40,7 @@
 //! ```
 
 pub mod artefacts;
+pub mod calls;
 mod certificate;
 mod cluster_key;
 mod handshake;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use edgefaas_broker::QoS;
 use edgefaas_functions::invocation::{Invocation, InvocationError, Lineage, Outcome, Principal};
-use edgefaas_functions::invoker::Effects;
+use edgefaas_functions::invoker::{Attempt, Effects};
 use edgefaas_functions::registry::{Interest, Waiter};
 use edgefaas_isolates::{Event as FunctionEvent, Reply, RunError, Trigger, WorkflowStep};
 use edgefaas_workflow::instance::{Action, FrameId};
@@ -249,6 +249,7 @@ impl Coordinator {
             attempt: 1,
             depth: running.depth.saturating_add(1),
             lineage: Some(Lineage::new(running.root.clone())),
+            placed_by: None,
             event,
         };
         let id = invocation.id.clone();
@@ -263,7 +264,7 @@ impl Coordinator {
             Ok(admitted) => admitted,
             Err(error) => return (Err(error_of(&error)), None),
         };
-        let (result, timing) = self.invoker.attempt(admitted).await;
+        let Attempt { result, timing, node: ran_on } = self.invoker.attempt(admitted).await;
         let (result, effects) = match result {
             Ok((reply, effects)) if running.is_durable() => (Ok(reply), Some(effects)),
             Ok((reply, effects)) => (
@@ -276,7 +277,7 @@ impl Coordinator {
             Err(error) => (Err(error), None),
         };
         let result = result.map_err(|error| self.invoker.mask(&function, error));
-        let outcome = self.invoker.ended(&function, Outcome { id, result, timing });
+        let outcome = self.invoker.ended(&function, Outcome { id, result, timing, node: ran_on });
         self.invoker.end_trace(traced, &function, &outcome, std::time::Duration::ZERO);
         let effects = effects.map(|effects: Effects| {
             let (batch, messages, taken) = effects.into_parts();

@@ -139,7 +139,7 @@ impl Coordinator {
         };
         let timing =
             edgefaas_functions::invocation::Timing { execution: since.elapsed(), ..Default::default() };
-        Outcome { id, result, timing }
+        Outcome { id, result, timing, node: None }
     }
 
     /// Delivers an event to an instance on a new task.

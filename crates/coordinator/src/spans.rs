@@ -81,6 +81,7 @@ impl OpenSpans {
                 NoteKind::Cancelled => "cancelled".to_owned(),
                 _ => data(),
             }),
+            node: None,
         })
     }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use edgefaas_cluster::calls::MayHaveRun;
 use edgefaas_isolates::{Event, Reply, RunError};
 use edgefaas_state::store::CommitError;
 use edgefaas_workflow::WorkflowError;
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use ulid::Ulid;
 
 use crate::registry::ProgramError;
+use crate::remote::{NoNode, RemoteError};
 
 /// Maximum number of functions that call or trigger one another in a chain.
 pub const MAX_DEPTH: u8 = 16;
@@ -35,6 +37,8 @@ pub struct Invocation {
     pub depth: u8,
     /// The workflow instance that this is a step of, directly or through other functions.
     pub lineage: Option<Lineage>,
+    /// The member that placed the invocation on this node. `None` if its event arrived here.
+    pub placed_by: Option<u64>,
     /// The event to handle.
     pub event: Event,
 }
@@ -51,6 +55,7 @@ impl Invocation {
             attempt: 1,
             depth: 0,
             lineage: None,
+            placed_by: None,
             event,
         }
     }
@@ -111,6 +116,8 @@ pub struct Outcome {
     pub result: Result<Reply, InvocationError>,
     /// Times of the invocation.
     pub timing: Timing,
+    /// The name of the node that ran it; `None` for this one.
+    pub node: Option<Arc<str>>,
 }
 
 /// Times of an invocation.
@@ -255,6 +262,33 @@ pub enum InvocationError {
         /// The budget.
         error: OverBudget,
     },
+    /// The connection to the node that runs the invocation was lost, or the node gave it up. It may have run, and its changes
+    /// may be committed.
+    #[error("node `{node}` did not answer for `{function}`, which may have run there: {error}")]
+    NodeLost {
+        /// The function.
+        function: String,
+        /// The name of the node.
+        node: Arc<str>,
+        /// The cause.
+        error: MayHaveRun,
+    },
+    /// No node can run the function now.
+    #[error("no node can run `{function}` now: {reason}")]
+    NoNode {
+        /// The function.
+        function: String,
+        /// The cause.
+        reason: NoNode,
+    },
+    /// The invocation failed on another node, with an error that this node knows only as text.
+    #[error("{}", error.detail)]
+    Remote {
+        /// The function.
+        function: String,
+        /// The error.
+        error: Box<RemoteError>,
+    },
     /// The node is stopping.
     #[error("the node is stopping; try again on another or later")]
     Draining,
@@ -312,6 +346,9 @@ impl InvocationError {
             | Self::NoMemory { .. }
             | Self::OverBudget { .. } => 429,
             Self::QueueTimeout { .. } => 504,
+            Self::NodeLost { .. } => 502,
+            Self::NoNode { .. } => 503,
+            Self::Remote { error, .. } => error.status,
             // Only for the trace: the caller does not wait for a status.
             Self::Cancelled { .. } => 499,
             Self::TooDeep { .. } => 508,
@@ -344,6 +381,9 @@ impl InvocationError {
             Self::TooDeep { .. } => "Too many nested calls",
             Self::Cancelled { .. } => "Cancelled",
             Self::Draining => "Node is stopping",
+            Self::NodeLost { .. } => "Node lost",
+            Self::NoNode { .. } => "No node for the function",
+            Self::Remote { error, .. } => error.kind.title(),
             Self::NotRunnable { .. } => "Function cannot run",
             Self::Run { error, .. } => match error {
                 RunError::Failed { .. } => "Function failed",
@@ -401,6 +441,8 @@ impl InvocationError {
             Self::Run { error: RunError::StackOverflow { .. }, .. } => "stack_overflow",
             Self::Run { error: RunError::Trapped { .. }, .. } => "trap",
             Self::Commit { .. } | Self::NotStored { .. } => "commit",
+            Self::NodeLost { .. } => "node_lost",
+            Self::Remote { error, .. } => error.kind.label(),
             Self::Cancelled { .. } => "cancelled",
             Self::QueueFull { .. }
             | Self::DroppedFromQueue { .. }
@@ -408,6 +450,7 @@ impl InvocationError {
             | Self::NoMemory { .. }
             | Self::NoGuestMemory { .. }
             | Self::OverBudget { .. }
+            | Self::NoNode { .. }
             | Self::Run { error: RunError::NoCapacity { .. } | RunError::NodeOutOfMemory { .. }, .. } => {
                 "rejected"
             }

@@ -4,6 +4,7 @@
 //! invocations that it starts belong to the same trace. [`Traces::sample`] limits how many traces are recorded per second.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
@@ -33,6 +34,9 @@ impl Default for TraceLimits {
         Self { spans: 4096, per_second: 100 }
     }
 }
+
+/// Number of the newest spans among which [`Traces::since`] searches.
+const MAX_SEARCHED_SPANS: usize = 512;
 
 /// The kind of a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +84,8 @@ pub struct TraceSpan {
     pub output: String,
     /// The error, if it failed.
     pub error: Option<String>,
+    /// The name of the node that recorded it; `None` for this one.
+    pub node: Option<Arc<str>>,
 }
 
 /// The newest spans.
@@ -181,6 +187,17 @@ impl Traces {
         found
     }
 
+    /// The newest spans of one trace that began at `since_unix_us` or later, for the node that waits for invocation `id`. That
+    /// invocation comes first, then the newest.
+    pub fn since(&self, trace: &str, id: &str, since_unix_us: u64) -> Vec<TraceSpan> {
+        let recorded = self.recorded.lock();
+        let is_of_it = |span: &&TraceSpan| span.trace == trace && span.started_unix_us >= since_unix_us;
+        let newest = recorded.spans.iter().rev().take(MAX_SEARCHED_SPANS);
+        let mut found: Vec<TraceSpan> = newest.filter(is_of_it).cloned().collect();
+        found.sort_by_key(|span| span.id != id);
+        found
+    }
+
     /// The spans that were added since the last call.
     pub fn take_unexported(&self) -> Vec<TraceSpan> {
         let recorded = self.recorded.lock();
@@ -238,6 +255,7 @@ pub fn of_invocation(
         input: cut(&String::from_utf8_lossy(&invocation.event.body)),
         output: output.unwrap_or_default(),
         error: outcome.result.as_ref().err().map(ToString::to_string),
+        node: outcome.node.clone(),
     })
 }
 

@@ -25,7 +25,11 @@ pub async fn run(args: &Trace, global: &Global) -> anyhow::Result<()> {
     for root in spans.iter().filter(|span| is_root(span)) {
         add(&spans, root, 0, begin, &mut rows);
     }
-    let header = ["SPAN", "AT", "TOOK", "QUEUE", "START", "EXECUTION", "STATE", "INPUT", "OUTPUT"];
+    let mut header = vec!["SPAN", "NODE", "AT", "TOOK", "QUEUE", "START", "EXECUTION", "STATE", "INPUT", "OUTPUT"];
+    if spans.iter().all(|span| span.node.is_empty()) {
+        header.remove(NODE_COLUMN);
+        rows.iter_mut().for_each(|row| drop(row.remove(NODE_COLUMN)));
+    }
     output::table(&header, rows)
 }
 
@@ -38,6 +42,7 @@ fn add(spans: &[proto::Span], span: &proto::Span, depth: usize, begin: u64, rows
         if span.error.is_empty() { span.output.clone() } else { format!("failed: {}", span.error) };
     rows.push(vec![
         format!("{}{} {}", "  ".repeat(depth.min(MAX_INDENT)), span.kind, span.name),
+        if span.node.is_empty() { "here".to_owned() } else { span.node.clone() },
         format!("+{}", output::micros(span.started_unix_us.saturating_sub(begin))),
         output::micros(span.duration_us),
         part(span.queue_us),
@@ -68,5 +73,6 @@ fn as_json(span: &proto::Span) -> serde_json::Value {
         "input": span.input,
         "output": span.output,
         "error": span.error,
+        "node": span.node,
     })
 }

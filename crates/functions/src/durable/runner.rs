@@ -21,11 +21,12 @@ use super::{
 use crate::answer::Answer;
 use crate::dead_letter::{self, DeadLetter};
 use crate::invocation::{Invocation, InvocationError, Outcome, Timing};
-use crate::invoker::Effects;
+use crate::invoker::{Attempt, Effects};
 use crate::problem::Problem;
 use crate::publisher::{ClientRecord, Outgoing};
 use crate::records;
 use crate::registry::LiveFunction;
+use crate::remote::RemoteErrorKind;
 
 /// Wait after the node was overloaded or the disk was full. This does not count as an attempt.
 const OVERLOADED_WAIT: Duration = Duration::from_millis(200);
@@ -216,13 +217,16 @@ impl DurableQueue {
         let Some(function) = routes.function(name).cloned() else {
             let near = routes.near_functions(name);
             let error = InvocationError::UnknownFunction { name: name.to_string(), near };
-            return self.fail(name, sequence, pending, error, Timing::default()).await;
+            return self.fail(name, sequence, pending, error, Ran::default()).await;
         };
         drop(routes);
         let admitted = self.invoker.admit_durable(function.clone(), invocation(name, &pending));
-        let (result, timing) = match admitted {
-            Ok(admitted) => self.invoker.attempt(admitted).await,
-            Err(error) => (Err(error), Timing::default()),
+        let (result, ran) = match admitted {
+            Ok(admitted) => {
+                let Attempt { result, timing, node } = self.invoker.attempt(admitted).await;
+                (result, Ran { timing, node })
+            }
+            Err(error) => (Err(error), Ran::default()),
         };
         if let Some(ticket) = ticket
             && self.broker.durable(ticket).await.is_err()
@@ -233,7 +237,7 @@ impl DurableQueue {
         drop(claim);
         let result = match result {
             Ok((reply, effects)) => {
-                self.complete(&function, sequence, &pending, reply, effects, timing).await
+                self.complete(&function, sequence, &pending, reply, effects, ran.clone()).await
             }
             Err(error) => Err(error),
         };
@@ -244,10 +248,10 @@ impl DurableQueue {
             // It is still pending on the disk, and runs after the next start of the node.
             FailureKind::StoreFailed => self.finish(name, sequence),
             FailureKind::Attempt if pending.attempt < function.spec.retry.attempts => {
-                self.retry_later(&function, sequence, pending, error, timing).await;
+                self.retry_later(&function, sequence, pending, error, ran).await;
             }
             FailureKind::Attempt | FailureKind::Permanent => {
-                self.fail(name, sequence, pending, error, timing).await;
+                self.fail(name, sequence, pending, error, ran).await;
             }
         }
     }
@@ -290,9 +294,10 @@ impl DurableQueue {
         pending: &Pending,
         reply: Reply,
         effects: Effects,
-        timing: Timing,
+        ran: Ran,
     ) -> Result<(), InvocationError> {
         let name = &function.name;
+        let Ran { timing, node } = ran;
         let (mut batch, messages, _taken) = effects.into_parts();
         let depth = pending.depth.saturating_add(1);
         let mut outgoing: Vec<_> =
@@ -300,7 +305,7 @@ impl DurableQueue {
         outgoing.extend(self.answer_of(name, pending, Ok(reply.clone())));
         let kept =
             pending.keep.is_some().then(|| StoredOutcome::new(Ok(reply.clone()), pending.attempt, timing));
-        let outcome = Outcome { id: Ulid(pending.id).to_string(), result: Ok(reply), timing };
+        let outcome = Outcome { id: Ulid(pending.id).to_string(), result: Ok(reply), timing, node };
         let ending = self.end(&mut batch, name, sequence, pending, kept, outgoing);
         loop {
             match self.store.committer().commit(batch.clone(), Durability::Written).await {
@@ -326,14 +331,15 @@ impl DurableQueue {
         sequence: u64,
         mut pending: Pending,
         error: InvocationError,
-        timing: Timing,
+        ran: Ran,
     ) {
         let retry = function.spec.retry;
         let wait = retry.wait_after(pending.attempt, rand::random());
         let detail = format!("attempt {} of {} failed", pending.attempt, retry.attempts);
         let id = Ulid(pending.id).to_string();
         self.logs.add(&function.name, &id, LogLevel::Warn, format!("{detail}, the next one in {wait:?}"));
-        self.invoker.ended(function, Outcome { id, result: Err(error), timing });
+        self.invoker
+            .ended(function, Outcome { id, result: Err(error), timing: ran.timing, node: ran.node });
         pending.attempt += 1;
         pending.due_unix_ms = self.clock.now_unix_ms() + wait.as_millis() as u64;
         loop {
@@ -364,7 +370,7 @@ impl DurableQueue {
         sequence: u64,
         pending: Pending,
         error: InvocationError,
-        timing: Timing,
+        ran: Ran,
     ) {
         let id = Ulid(pending.id);
         let problem = Problem::of(&error, Some(&id.to_string()));
@@ -373,7 +379,7 @@ impl DurableQueue {
         let mut outgoing: Vec<_> =
             letter.iter().map(|letter| Outgoing::new(name, depth, None, letter)).collect();
         outgoing.extend(self.answer_of(name, &pending, Err(problem.clone())));
-        let outcome = StoredOutcome::new(Err(problem), pending.attempt, timing);
+        let outcome = StoredOutcome::new(Err(problem), pending.attempt, ran.timing);
         let committed = loop {
             let mut batch = Batch::default();
             let (outcome, outgoing) = (Some(outcome.clone()), outgoing.clone());
@@ -402,7 +408,8 @@ impl DurableQueue {
             format!("failed permanently after {} attempts", pending.attempt),
         );
         if let Some(function) = self.registry.routes().function(name) {
-            self.invoker.ended(function, Outcome { id, result: Err(error), timing });
+            self.invoker
+                .ended(function, Outcome { id, result: Err(error), timing: ran.timing, node: ran.node });
         }
     }
 
@@ -425,7 +432,7 @@ impl DurableQueue {
         drop(claim);
         self.dropped.fetch_add(1, Ordering::Relaxed);
         let error = InvocationError::DroppedFromQueue { function: name.to_string() };
-        self.fail(name, sequence, pending, error, Timing::default()).await;
+        self.fail(name, sequence, pending, error, Ran::default()).await;
         self.start_ready(name);
     }
 
@@ -455,6 +462,14 @@ impl DurableQueue {
         let message = answer.message(result, self.publisher.max_message_bytes())?;
         Some(Outgoing::new(name, pending.depth.saturating_add(1), to.requester.clone(), &message))
     }
+}
+
+/// Times and node of the last attempt of an invocation.
+#[derive(Clone, Default)]
+struct Ran {
+    timing: Timing,
+    /// The name of the node; `None` for this one.
+    node: Option<Arc<str>>,
 }
 
 /// The end of an invocation in a batch.
@@ -504,14 +519,21 @@ fn failure_kind(error: &InvocationError) -> FailureKind {
         | E::NoGuestMemory { .. }
         | E::OverBudget { .. }
         | E::Draining
+        // The same attempt is repeated: a node that has run it answers again, without a second effect.
+        | E::NodeLost { .. }
         | E::Cancelled { .. }
         | E::Run { error: RunError::NoCapacity { .. } | RunError::NodeOutOfMemory { .. }, .. }
         | E::Commit { error: CommitError::DiskFull { .. }, .. } => FailureKind::Deferred(OVERLOADED_WAIT),
         // A new deploy may repair the function.
-        E::NotRunnable { .. } => FailureKind::Deferred(NOT_RUNNABLE_WAIT),
+        E::NotRunnable { .. } | E::NoNode { .. } => FailureKind::Deferred(NOT_RUNNABLE_WAIT),
         E::Commit { error: CommitError::Failed(_) | CommitError::Closed, .. } | E::NotStored { .. } => {
             FailureKind::StoreFailed
         }
+        E::Remote { error, .. } => match error.kind {
+            RemoteErrorKind::DiskFull => FailureKind::Deferred(OVERLOADED_WAIT),
+            RemoteErrorKind::NotRunnable => FailureKind::Deferred(NOT_RUNNABLE_WAIT),
+            RemoteErrorKind::Commit | RemoteErrorKind::Unknown => FailureKind::Attempt,
+        },
         E::UnknownFunction { .. } | E::PayloadTooLarge { .. } | E::TooDeep { .. } => FailureKind::Permanent,
         E::Run { .. }
         | E::Workflow { .. }
@@ -531,6 +553,7 @@ fn invocation(function: &str, pending: &Pending) -> Invocation {
         attempt: pending.attempt,
         depth: pending.depth,
         lineage: None,
+        placed_by: None,
         event: pending.event.clone(),
     }
 }

@@ -2,6 +2,7 @@
 
 mod commit;
 mod effects;
+mod elsewhere;
 mod host;
 mod object_calls;
 mod object_values;
@@ -32,6 +33,7 @@ use crate::logs::Logs;
 use crate::outgoing::HttpClient;
 use crate::publisher::Publisher;
 use crate::registry::{LiveFunction, Registry, SharedInterests, Ticket};
+use crate::remote::{Elsewhere, RemoteNode};
 use crate::secrets::Secrets;
 use crate::trace::{Traces, new_trace_parent, of_invocation};
 
@@ -51,6 +53,7 @@ pub struct Invoker {
     http: Arc<HttpClient>,
     drain: Arc<Drain>,
     workflow_runner: OnceLock<Weak<dyn WorkflowRunner>>,
+    elsewhere: OnceLock<Elsewhere>,
     /// Bytes of events in flight, over all functions. Queues limit only the number of events: full queues of large events
     /// would need more memory than a small machine has.
     event_bytes: Budget,
@@ -98,14 +101,39 @@ pub struct InvokerParts {
     pub effect_bytes: usize,
 }
 
-/// An admitted invocation: it has a permit to run or a slot in the queue of its function.
+/// An admitted invocation: it has a permit to run or a slot in the queue of its function, or is placed on another node.
 pub struct Admitted {
+    entered: Entered,
+    place: Place,
+}
+
+/// An admitted invocation without its place.
+struct Entered {
     invocation: Invocation,
     function: Arc<LiveFunction>,
-    ticket: Ticket,
     since: Instant,
+    /// The time limit of the function, or less if the caller waits for less.
+    time_limit: Duration,
     event_bytes: Taken,
     _in_flight: TaskTrackerToken,
+}
+
+/// The place of an admitted invocation.
+enum Place {
+    /// This node.
+    Here(Ticket),
+    /// Another one.
+    Elsewhere(RemoteNode),
+}
+
+/// The end of [`Invoker::attempt`].
+pub struct Attempt {
+    /// The reply and its effects, or the error. An attempt on another node has no effects left to commit.
+    pub result: Result<(Reply, Effects), InvocationError>,
+    /// Times of the attempt.
+    pub timing: Timing,
+    /// The name of the node that ran it; `None` for this one.
+    pub node: Option<Arc<str>>,
 }
 
 /// The phases that the time limit of a function applies to.
@@ -116,10 +144,23 @@ enum Deadline {
     PerPhase,
 }
 
+/// The time limit of an invocation.
+struct Time {
+    since: Instant,
+    limit: Duration,
+    deadline: Deadline,
+}
+
 impl Admitted {
     /// The name of the function.
     pub fn function_name(&self) -> Arc<str> {
-        self.function.name.clone()
+        self.entered.function.name.clone()
+    }
+}
+
+impl Entered {
+    fn here(self, ticket: Ticket) -> Admitted {
+        Admitted { entered: self, place: Place::Here(ticket) }
     }
 }
 
@@ -159,6 +200,7 @@ impl Invoker {
             http,
             drain,
             workflow_runner: OnceLock::new(),
+            elsewhere: OnceLock::new(),
             event_bytes: Budget::new(event_bytes),
             effect_bytes: Budget::new(effect_bytes),
             invocations: AtomicU64::new(0),
@@ -191,17 +233,26 @@ impl Invoker {
         function: Arc<LiveFunction>,
         invocation: Invocation,
     ) -> Result<Admitted, InvocationError> {
+        self.admit_for(function, invocation, Duration::MAX)
+    }
+
+    /// [`admit_to`](Self::admit_to) for a caller that waits at most `remaining`.
+    pub fn admit_for(
+        &self,
+        function: Arc<LiveFunction>,
+        invocation: Invocation,
+        remaining: Duration,
+    ) -> Result<Admitted, InvocationError> {
         // Taken before `is_draining` is checked: the drain waits for an invocation that was admitted just before it began.
         let in_flight = self.drain.in_flight();
         match self.enter(&function, &invocation) {
-            Ok((ticket, event_bytes)) => Ok(Admitted {
-                invocation,
-                function,
-                ticket,
-                since: Instant::now(),
-                event_bytes,
-                _in_flight: in_flight,
-            }),
+            Ok((place, event_bytes)) => {
+                let time_limit = function.spec.limits.timeout.min(remaining);
+                let since = Instant::now();
+                let _in_flight = in_flight;
+                let entered = Entered { invocation, function, since, time_limit, event_bytes, _in_flight };
+                Ok(Admitted { entered, place })
+            }
             Err(error) => {
                 function.metrics.record_rejected();
                 Err(error)
@@ -213,12 +264,10 @@ impl Invoker {
         &self,
         function: &LiveFunction,
         invocation: &Invocation,
-    ) -> Result<(Ticket, Taken), InvocationError> {
+    ) -> Result<(Place, Taken), InvocationError> {
         self.check(function, invocation)?;
         let event_bytes = self.take_event_bytes(invocation.event.body.len())?;
-        let capacity = function.admission.capacity();
-        let full = |_| InvocationError::QueueFull { function: function.name.to_string(), capacity };
-        Ok((function.admission.enter().map_err(full)?, event_bytes))
+        Ok((self.place(function, invocation)?, event_bytes))
     }
 
     /// Checks that the node does not drain and that the invocation is within the limits of size and depth.
@@ -254,15 +303,22 @@ impl Invoker {
         self.event_bytes.take(bytes).ok_or(InvocationError::NoMemory { max_bytes })
     }
 
-    /// Waits for the permit, runs the function and commits its effects.
+    /// Waits for the permit, runs the function and commits its effects; on the node that the invocation is placed on.
     pub async fn run(self: &Arc<Self>, admitted: Admitted) -> Outcome {
-        let Admitted { mut invocation, function, ticket, since, event_bytes, _in_flight } = admitted;
+        let Admitted { entered, place } = admitted;
+        let ticket = match place {
+            Place::Here(ticket) => ticket,
+            // Boxed: its future is large.
+            Place::Elsewhere(node) => return Box::pin(self.run_elsewhere(entered, node)).await,
+        };
+        let Entered { mut invocation, function, since, time_limit, event_bytes, _in_flight } = entered;
         let (id, depth) = (invocation.id.clone(), invocation.depth);
         let traced = self.begin_trace(&mut invocation);
         let mut unfinished = Unfinished::new(self, &function, id, traced, since);
-        let (deadline, progress) = (Deadline::Total, &mut unfinished.progress);
+        let (time, progress) =
+            (Time { since, limit: time_limit, deadline: Deadline::Total }, &mut unfinished.progress);
         let mut state = Duration::ZERO;
-        let result = match self.execute(invocation, &function, ticket, since, deadline, progress).await {
+        let result = match self.execute(invocation, &function, ticket, time, progress).await {
             Ok((reply, effects)) => {
                 let committing = Instant::now();
                 let committed = self.commit(&function, effects, depth).await;
@@ -274,7 +330,7 @@ impl Invoker {
         drop(event_bytes);
         let result = result.map_err(|error| self.mask(&function, error));
         let (id, traced, timing) = unfinished.finish();
-        let outcome = self.ended(&function, Outcome { id, result, timing });
+        let outcome = self.ended(&function, Outcome { id, result, timing, node: None });
         self.end_trace(traced, &function, &outcome, state);
         outcome
     }
@@ -286,7 +342,8 @@ impl Invoker {
             return None;
         }
         if invocation.trace_parent.is_none() {
-            if invocation.parent.is_some() || !self.traces.sample(self.clock.now_unix_ms()) {
+            let began_elsewhere = invocation.parent.is_some() || invocation.placed_by.is_some();
+            if began_elsewhere || !self.traces.sample(self.clock.now_unix_ms()) {
                 return None;
             }
             invocation.trace_parent = Some(new_trace_parent());
@@ -311,7 +368,10 @@ impl Invoker {
     /// Counts an outcome, and logs it if it is a failure.
     pub fn ended(&self, function: &LiveFunction, outcome: Outcome) -> Outcome {
         self.invocations.fetch_add(1, Ordering::Relaxed);
-        function.metrics.record(&outcome);
+        // The node that ran it counts it among those of the function.
+        if outcome.node.is_none() {
+            function.metrics.record(&outcome);
+        }
         if let Err(error) = &outcome.result {
             self.failures.fetch_add(1, Ordering::Relaxed);
             self.log_failure(function, &outcome.id, error);
@@ -334,23 +394,35 @@ impl Invoker {
         let in_flight = self.drain.in_flight();
         self.check(&function, &invocation)?;
         let event_bytes = self.take_event_bytes(invocation.event.body.len())?;
-        let ticket = function.admission.enter_durable();
-        let since = Instant::now();
-        Ok(Admitted { invocation, function, ticket, since, event_bytes, _in_flight: in_flight })
+        let node = match function.is_placed() {
+            true => self.node_of(&function, &invocation)?,
+            false => None,
+        };
+        let place = match node {
+            Some(node) => Place::Elsewhere(node),
+            None => Place::Here(function.admission.enter_durable()),
+        };
+        let (since, time_limit) = (Instant::now(), function.spec.limits.timeout);
+        let _in_flight = in_flight;
+        let entered = Entered { invocation, function, since, time_limit, event_bytes, _in_flight };
+        Ok(Admitted { entered, place })
     }
 
     /// Waits for the permit and runs the function. The caller has to commit the effects and count the outcome.
-    pub async fn attempt(
-        self: &Arc<Self>,
-        admitted: Admitted,
-    ) -> (Result<(Reply, Effects), InvocationError>, Timing) {
-        let Admitted { invocation, function, ticket, since, event_bytes, _in_flight } = admitted;
+    pub async fn attempt(self: &Arc<Self>, admitted: Admitted) -> Attempt {
+        let Admitted { entered, place } = admitted;
+        let ticket = match place {
+            Place::Here(ticket) => ticket,
+            Place::Elsewhere(node) => return Box::pin(self.attempt_elsewhere(entered, node)).await,
+        };
+        let Entered { invocation, function, since, time_limit, event_bytes, _in_flight } = entered;
         let mut unfinished = Unfinished::new(self, &function, invocation.id.clone(), None, since);
-        let (deadline, progress) = (Deadline::PerPhase, &mut unfinished.progress);
-        let result = self.execute(invocation, &function, ticket, since, deadline, progress).await;
+        let (time, progress) =
+            (Time { since, limit: time_limit, deadline: Deadline::PerPhase }, &mut unfinished.progress);
+        let result = self.execute(invocation, &function, ticket, time, progress).await;
         drop(event_bytes);
         let (_, _, timing) = unfinished.finish();
-        (result, timing)
+        Attempt { result, timing, node: None }
     }
 
     async fn execute(
@@ -358,19 +430,19 @@ impl Invoker {
         invocation: Invocation,
         function: &Arc<LiveFunction>,
         ticket: Ticket,
-        since: Instant,
-        deadline: Deadline,
+        time: Time,
         progress: &mut Progress,
     ) -> Result<(Reply, Effects), InvocationError> {
         let limits = &function.spec.limits;
+        let Time { since, limit: time_limit, deadline } = time;
         let name = || function.name.to_string();
         let mut run_limits = Limits {
             memory_bytes: limits.memory_bytes,
-            timeout: limits.timeout,
+            timeout: time_limit,
             cpu: limits.cpu.unwrap_or(Duration::MAX),
             reply_bytes: limits.reply_bytes,
         };
-        let ready_by = since + limits.timeout;
+        let ready_by = since + time_limit;
         let in_time = |_| InvocationError::QueueTimeout { function: name(), limit: limits.timeout };
         let admitted = tokio::time::timeout_at(ready_by.into(), async {
             let permit = ticket.permit().await;
@@ -407,7 +479,7 @@ impl Invoker {
         let (_permit, program, isolate, start) = admitted??;
 
         if let Deadline::Total = deadline {
-            run_limits.timeout = limits.timeout.saturating_sub(progress.timing.queue);
+            run_limits.timeout = time_limit.saturating_sub(progress.timing.queue);
         }
         progress.usage = Some(start.usage());
         let meta = edgefaas_isolates::InvocationMeta {

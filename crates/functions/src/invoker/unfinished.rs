@@ -63,7 +63,7 @@ impl Drop for Unfinished<'_> {
             None => {}
         }
         let error = InvocationError::Cancelled { function: self.function.name.to_string() };
-        let outcome = Outcome { id, result: Err(error), timing };
+        let outcome = Outcome { id, result: Err(error), timing, node: None };
         self.invoker.cancelled(self.function, &outcome);
         self.invoker.end_trace(self.traced.take(), self.function, &outcome, Duration::ZERO);
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -78,6 +78,7 @@ impl LiveApp {
                     reply_size: ReplySize::default(),
                     metrics: metrics.function(function),
                     program: ArcSwap::default(),
+                    is_placed: AtomicBool::new(spec.placement.is_some() || record.code == Code::Elsewhere),
                     used_ms: AtomicU64::new(0),
                     since: Instant::now(),
                     failure: Mutex::default(),
@@ -130,6 +131,8 @@ pub struct LiveFunction {
     prepared_us: AtomicU64,
     /// Removed when memory is short, and prepared again at the next call.
     program: ArcSwap<OnceCell<Program>>,
+    /// See [`is_placed`](Self::is_placed).
+    is_placed: AtomicBool,
     /// The last use of the program, in milliseconds since `since`.
     used_ms: AtomicU64,
     since: Instant,
@@ -279,6 +282,17 @@ impl LiveFunction {
     /// Releases the program. Running invocations keep it until they end.
     pub(super) fn drop_program(&self) {
         self.program.store(Arc::default());
+    }
+
+    /// True if the placement policies decide where its invocations run.
+    pub fn is_placed(&self) -> bool {
+        self.is_placed.load(Relaxed)
+    }
+
+    /// Sets whether the placement policies decide where its invocations run. It is initially true for a function with a tag,
+    /// and for one whose code is on other nodes only.
+    pub fn set_placed(&self, is_placed: bool) {
+        self.is_placed.store(is_placed, Relaxed);
     }
 
     /// The error of the last preparation, if it failed.

@@ -125,7 +125,7 @@ fn function(live: &LiveFunction, pending: u64) -> proto::Function {
 
 /// Outcome of an invocation.
 pub fn outcome(outcome: Outcome) -> proto::InvokeResponse {
-    let Outcome { id, result, timing } = outcome;
+    let Outcome { id, result, timing, .. } = outcome;
     let result = match result {
         Ok(answer) => proto::invoke_response::Outcome::Reply(reply(answer)),
         Err(error) => {
@@ -257,6 +257,7 @@ pub fn span(span: TraceSpan) -> proto::Span {
         output: span.output,
         error: span.error.unwrap_or_default(),
         trace_id: span.trace,
+        node: span.node.map(|node| node.to_string()).unwrap_or_default(),
     }
 }
 

@@ -61,7 +61,7 @@ pub(super) async fn run(
     let reservation = gateway.replies.unreserved(progress);
     let mut start = Start::new(workflow, input_of(&body), body.len());
     start.trace_parent = header_text(&head.headers, "traceparent");
-    let Outcome { id, result, timing } = gateway.coordinator.run_workflow(start).await;
+    let Outcome { id, result, timing, .. } = gateway.coordinator.run_workflow(start).await;
     let result = result.map_err(|error| Problem::of(&error, Some(&id)));
     result_reply(reservation, &id, result, timing, authorised.audience)
 }

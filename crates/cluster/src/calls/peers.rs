@@ -1,0 +1,239 @@
+//! Connections to the members that this node calls: opened at the first call, and again after a loss.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::connection::{Answer, Connection};
+use super::error::{CallError, NotStarted};
+use super::{CallHead, CallLimits};
+
+/// A stream of the transport to a member.
+pub type CallStream = Pin<Box<dyn ByteStream>>;
+
+/// Bytes in both directions.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send {}
+impl<T: AsyncRead + AsyncWrite + Send> ByteStream for T {}
+
+/// Opens a stream to a member. The error is a text for the caller of a function.
+pub type OpenStream = Box<dyn Fn(u64) -> BoxFuture<'static, Result<CallStream, String>> + Send + Sync>;
+
+/// Wait after a failed or refused call; it doubles with each failure, up to [`MAX_WAIT`].
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const MAX_WAIT: Duration = Duration::from_secs(5);
+/// A connection that lasted this long did not fail.
+const LASTING: Duration = Duration::from_secs(10);
+
+/// Makes calls to other members. Clones are the same one; its connections close with the last of them.
+#[derive(Clone)]
+pub struct Calls {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    open: OpenStream,
+    limits: CallLimits,
+    /// Drives the connections.
+    runtime: Handle,
+    peers: Mutex<HashMap<u64, Arc<Peer>>>,
+    stop: CancellationToken,
+    _stops: DropGuard,
+}
+
+struct Peer {
+    state: watch::Sender<State>,
+    in_flight: AtomicUsize,
+    backoff: Mutex<Backoff>,
+}
+
+#[derive(Clone, Default)]
+enum State {
+    /// The next call opens a connection.
+    #[default]
+    Closed,
+    Opening,
+    Open(Connection),
+    /// Opening has failed.
+    Failed(NotStarted),
+}
+
+#[derive(Default)]
+struct Backoff {
+    until: Option<Instant>,
+    wait: Duration,
+}
+
+impl Backoff {
+    fn failed(&mut self, now: Instant) {
+        // Calls that fail together count once.
+        if self.until.is_some_and(|until| now < until) {
+            return;
+        }
+        self.wait = (self.wait * 2).clamp(FIRST_WAIT, MAX_WAIT);
+        self.until = Some(now + self.wait);
+    }
+
+    fn remaining(&self, now: Instant) -> Option<Duration> {
+        self.until.map(|until| until.saturating_duration_since(now)).filter(|wait| !wait.is_zero())
+    }
+}
+
+/// A call in flight to a member.
+struct InFlight<'a>(&'a Peer);
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Calls {
+    /// Without connections. `runtime` drives them; it should be that of the transport.
+    pub fn new(open: OpenStream, limits: CallLimits, runtime: Handle) -> Self {
+        let stop = CancellationToken::new();
+        let _stops = stop.clone().drop_guard();
+        Self { inner: Arc::new(Inner { open, limits, runtime, peers: Mutex::default(), stop, _stops }) }
+    }
+
+    /// Calls a member. Waits until `deadline` for the connection and the answer. Dropping the future cancels the call.
+    ///
+    /// # Errors
+    /// The call has not started, or it is unknown if it has run: see [`CallError`].
+    pub async fn call(
+        &self,
+        node_id: u64,
+        mut head: CallHead,
+        body: Bytes,
+        deadline: Instant,
+    ) -> Result<Answer, CallError> {
+        let peer = self.peer(node_id);
+        if let Some(wait) = peer.backoff.lock().remaining(Instant::now()) {
+            return Err(NotStarted::BackingOff { wait }.into());
+        }
+        let max = self.inner.limits.calls_per_peer;
+        let in_flight = InFlight(&peer);
+        if peer.in_flight.fetch_add(1, Relaxed) >= max {
+            return Err(NotStarted::TooManyCalls { max }.into());
+        }
+        head.body_bytes = body.len() as u64;
+        let connection = self.connection(node_id, &peer, deadline).await?;
+        let now = Instant::now();
+        let remaining = deadline.saturating_duration_since(now).as_millis();
+        head.remaining_ms = u32::try_from(remaining).unwrap_or(u32::MAX);
+        let answer = connection.call(&head, body, deadline, &self.inner.limits).await;
+        drop(in_flight);
+        match &answer {
+            Ok(_) => peer.backoff.lock().wait = Duration::ZERO,
+            Err(CallError::NotStarted(NotStarted::Refused)) => peer.backoff.lock().failed(Instant::now()),
+            _ => {}
+        }
+        answer
+    }
+
+    /// Number of calls in flight to a member.
+    pub fn in_flight(&self, node_id: u64) -> usize {
+        self.inner.peers.lock().get(&node_id).map_or(0, |peer| peer.in_flight.load(Relaxed))
+    }
+
+    /// True while no call goes to a member, because it failed or refused a short time ago.
+    pub fn is_backing_off(&self, node_id: u64) -> bool {
+        let peers = self.inner.peers.lock();
+        peers.get(&node_id).is_some_and(|peer| peer.backoff.lock().remaining(Instant::now()).is_some())
+    }
+
+    /// Forgets members that `keep` refuses: those that were removed from the cluster.
+    pub fn retain(&self, keep: impl Fn(u64) -> bool) {
+        self.inner.peers.lock().retain(|node_id, peer| keep(*node_id) || peer.in_flight.load(Relaxed) > 0);
+    }
+
+    fn peer(&self, node_id: u64) -> Arc<Peer> {
+        let mut peers = self.inner.peers.lock();
+        let new = || {
+            let state = watch::Sender::new(State::Closed);
+            Arc::new(Peer { state, in_flight: AtomicUsize::new(0), backoff: Mutex::default() })
+        };
+        peers.entry(node_id).or_insert_with(new).clone()
+    }
+
+    /// The connection to a member; opens it if there is none.
+    async fn connection(
+        &self,
+        node_id: u64,
+        peer: &Arc<Peer>,
+        deadline: Instant,
+    ) -> Result<Connection, NotStarted> {
+        if let State::Open(connection) = &*peer.state.borrow() {
+            return Ok(connection.clone());
+        }
+        let mut state = peer.state.subscribe();
+        let is_first = peer.state.send_if_modified(|state| match state {
+            State::Closed | State::Failed(_) => {
+                *state = State::Opening;
+                true
+            }
+            State::Opening | State::Open(_) => false,
+        });
+        if is_first {
+            self.spawn(node_id, peer.clone());
+        }
+        let opened = timeout_at(deadline, state.wait_for(|state| !matches!(state, State::Opening))).await;
+        let opened = opened.map_err(|_| NotStarted::TimedOut)?;
+        let closed = || NotStarted::Unreachable { reason: "the connection was closed".to_owned() };
+        match &*opened.map_err(|_| closed())? {
+            State::Open(connection) => Ok(connection.clone()),
+            State::Failed(error) => Err(error.clone()),
+            State::Closed | State::Opening => Err(closed()),
+        }
+    }
+
+    /// Opens and drives a connection in a task, which ends with the last [`Calls`].
+    fn spawn(&self, node_id: u64, peer: Arc<Peer>) {
+        let opening = (self.inner.open)(node_id);
+        let (limits, stop) = (self.inner.limits, self.inner.stop.clone());
+        self.inner.runtime.spawn(async move {
+            let unreachable = |reason: String| NotStarted::Unreachable { reason };
+            let opened = timeout(limits.open, async {
+                let stream = opening.await.map_err(unreachable)?;
+                Connection::open(stream, &limits).await.map_err(|error| unreachable(error.to_string()))
+            });
+            let opened = tokio::select! {
+                opened = opened => opened,
+                () = stop.cancelled() => return drop(peer.state.send_replace(State::Closed)),
+            };
+            let late = || unreachable(format!("no connection within {:?}", limits.open));
+            let (connection, driver) = match opened.unwrap_or_else(|_| Err(late())) {
+                Ok(opened) => opened,
+                Err(error) => {
+                    peer.backoff.lock().failed(Instant::now());
+                    peer.state.send_replace(State::Failed(error));
+                    return;
+                }
+            };
+            let since = Instant::now();
+            peer.state.send_replace(State::Open(connection));
+            tokio::select! {
+                ended = driver => {
+                    if let Err(error) = ended {
+                        tracing::debug!(node_id, %error, "the connection for calls was lost");
+                    }
+                }
+                () = stop.cancelled() => {}
+            }
+            if since.elapsed() < LASTING {
+                peer.backoff.lock().failed(Instant::now());
+            }
+            peer.state.send_replace(State::Closed);
+        });
+    }
+}

@@ -1,0 +1,139 @@
+//! Invocations that are placed on another node.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use edgefaas_isolates::Reply;
+
+use super::unfinished::Unfinished;
+use super::{Attempt, Effects, Entered, Invoker, Place};
+use crate::invocation::{Invocation, InvocationError, Outcome};
+use crate::registry::{Code, LiveFunction};
+use crate::remote::{Arrival, Elsewhere, Ended, NoNode, RemoteNode, Repeat};
+
+/// Time for the way to another node and back, besides the limits of the function.
+const WAY: Duration = Duration::from_secs(1);
+
+/// An invocation that is placed on another node.
+struct Placed {
+    invocation: Invocation,
+    function: Arc<LiveFunction>,
+    node: RemoteNode,
+    since: Instant,
+}
+
+impl Invoker {
+    /// Sets the other nodes. Only the first call has an effect; before it, all invocations run on this node.
+    pub fn set_elsewhere(&self, elsewhere: Elsewhere) {
+        let _ = self.elsewhere.set(elsewhere);
+    }
+
+    /// The place of an invocation that has just arrived: a permit or a slot in the queue, or another node.
+    pub(super) fn place(
+        &self,
+        function: &LiveFunction,
+        invocation: &Invocation,
+    ) -> Result<Place, InvocationError> {
+        if function.is_placed()
+            && let Some(node) = self.node_of(function, invocation)?
+        {
+            return Ok(Place::Elsewhere(node));
+        }
+        let capacity = function.admission.capacity();
+        let full = |_| InvocationError::QueueFull { function: function.name.to_string(), capacity };
+        Ok(Place::Here(function.admission.enter().map_err(full)?))
+    }
+
+    /// The node of an invocation; `None` for this one.
+    pub(super) fn node_of(
+        &self,
+        function: &LiveFunction,
+        invocation: &Invocation,
+    ) -> Result<Option<RemoteNode>, InvocationError> {
+        // A node that got the invocation from another one does not place it again.
+        let elsewhere = self.elsewhere.get().filter(|_| invocation.placed_by.is_none());
+        let placed = match elsewhere {
+            Some(elsewhere) => elsewhere.place(function, invocation, &[]),
+            None if function.code == Code::Elsewhere => Err(NoNode::NotHere),
+            None => Ok(None),
+        };
+        placed.map_err(|reason| InvocationError::NoNode { function: function.name.to_string(), reason })
+    }
+
+    /// Runs an invocation on another node, or here if no other node starts it and the placement allows that.
+    pub(super) async fn run_elsewhere(self: &Arc<Self>, entered: Entered, node: RemoteNode) -> Outcome {
+        let Entered { mut invocation, function, since, time_limit, event_bytes, _in_flight } = entered;
+        let id = invocation.id.clone();
+        let unix_us = self.clock.now_unix_us();
+        let traced = self.begin_trace(&mut invocation);
+        let placed = Placed { invocation, function: function.clone(), node, since };
+        let mut unfinished = Unfinished::new(self, &function, id, traced, since);
+        let deadline = since + time_limit;
+        let ended = self.call(&placed, Repeat::Never, deadline, unix_us).await;
+        match ended {
+            Ended::There { result, timing, node, spans } => {
+                unfinished.progress.timing = timing;
+                let (id, traced, timing) = unfinished.finish();
+                let outcome = self.ended(&function, Outcome { id, result, timing, node: Some(node) });
+                match spans.is_empty() {
+                    true => self.end_trace(traced, &function, &outcome, Duration::ZERO),
+                    false => spans.into_iter().for_each(|span| self.traces.add(span, |text| text)),
+                }
+                outcome
+            }
+            Ended::Nowhere(error) => {
+                let (id, traced, timing) = unfinished.finish();
+                function.metrics.record_rejected();
+                let outcome = Outcome { id, result: Err(error), timing, node: None };
+                self.end_trace(traced, &function, &outcome, Duration::ZERO);
+                outcome
+            }
+            Ended::Here => {
+                let (id, _, timing) = unfinished.finish();
+                let capacity = function.admission.capacity();
+                let Ok(ticket) = function.admission.enter() else {
+                    function.metrics.record_rejected();
+                    let error =
+                        InvocationError::QueueFull { function: function.name.to_string(), capacity };
+                    return Outcome { id, result: Err(error), timing, node: None };
+                };
+                let invocation = placed.invocation;
+                let here = Entered { invocation, function, since, time_limit, event_bytes, _in_flight };
+                Box::pin(self.run(here.here(ticket))).await
+            }
+        }
+    }
+
+    /// Attempts a durable invocation on another node, or here. Its effects are committed where it runs.
+    pub(super) async fn attempt_elsewhere(self: &Arc<Self>, entered: Entered, node: RemoteNode) -> Attempt {
+        let Entered { invocation, function, since, time_limit, event_bytes, _in_flight } = entered;
+        let unix_us = self.clock.now_unix_us();
+        let placed = Placed { invocation, function: function.clone(), node, since };
+        // It may wait as long as it may run.
+        let deadline = since + 2 * time_limit + WAY;
+        match self.call(&placed, Repeat::UntilDone, deadline, unix_us).await {
+            Ended::There { result, timing, node, spans } => {
+                spans.into_iter().for_each(|span| self.traces.add(span, |text| text));
+                let nothing = |reply: Reply| (reply, Effects::of(0, &self.effect_bytes));
+                Attempt { result: result.map(nothing), timing, node: Some(node) }
+            }
+            Ended::Nowhere(error) => Attempt { result: Err(error), timing: Default::default(), node: None },
+            Ended::Here => {
+                let (invocation, ticket) = (placed.invocation, function.admission.enter_durable());
+                let here = Entered { invocation, function, since, time_limit, event_bytes, _in_flight };
+                Box::pin(self.attempt(here.here(ticket))).await
+            }
+        }
+    }
+
+    async fn call(&self, placed: &Placed, repeat: Repeat, deadline: Instant, unix_us: u64) -> Ended {
+        let Placed { invocation, function, node, since } = placed;
+        let arrival = Arrival { at: *since, unix_us };
+        match self.elsewhere.get() {
+            Some(elsewhere) => {
+                elsewhere.call(function, invocation, node.clone(), repeat, deadline, arrival).await
+            }
+            None => Ended::Here,
+        }
+    }
+}
