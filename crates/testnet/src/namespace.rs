@@ -3,14 +3,13 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use rustix::process::{Signal, set_parent_process_death_signal};
-use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 type Spawn = (Box<Command>, SyncSender<io::Result<Child>>);
 
@@ -53,7 +52,7 @@ impl Namespace {
     pub(crate) fn enter<R: Send>(&self, inside: impl FnOnce() -> R + Send) -> io::Result<R> {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network))?;
+                move_into(&self.file)?;
                 Ok(inside())
             });
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -73,11 +72,22 @@ impl Drop for Namespace {
 /// Moves this thread into a new namespace.
 fn enter_new() -> io::Result<File> {
     // SAFETY: File descriptors stay shared: only the network of this thread changes.
-    #[allow(unsafe_code, reason = "the call is unsafe for the sake of flags that are not used here")]
-    unsafe {
-        unshare_unsafe(UnshareFlags::NEWNET)?;
-    }
+    #[allow(unsafe_code, reason = "a system call")]
+    let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+    check(result)?;
     File::open("/proc/thread-self/ns/net")
+}
+
+/// Moves this thread into the namespace of a file under `/proc/PID/ns`.
+fn move_into(namespace: &File) -> io::Result<()> {
+    // SAFETY: The descriptor is open, and only the network of this thread changes.
+    #[allow(unsafe_code, reason = "a system call")]
+    let result = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) };
+    check(result)
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Starts processes until nobody can ask for them. Their parent is this thread, and they end with it.
