@@ -19,7 +19,12 @@ fn node(id: u64) -> NodeId {
 }
 
 /// Nodes 1 to `nodes`; node 1 holds a blob of `size`.
-fn cluster(seed: u64, nodes: u64, size: usize, zone: impl Fn(u64) -> &'static str) -> (TransferSimulation, BlobDigest) {
+fn cluster(
+    seed: u64,
+    nodes: u64,
+    size: usize,
+    zone: impl Fn(u64) -> &'static str,
+) -> (TransferSimulation, BlobDigest) {
     let mut simulation = TransferSimulation::new(seed, TransferNetwork::default());
     let blob = simulation.add_blob(blob(size, seed));
     (1..=nodes).for_each(|id| simulation.start(node(id), zone(id), Behaviour::Honest));

@@ -5,11 +5,13 @@
 //! that replication takes. `status` sends the load (`load`, `pressure`) and the facts of this node and keeps the `view` of
 //! all members; `members` has those for rollouts; `streams` distributes the streams that members open.
 
+pub(crate) mod artefact_streams;
 mod delta;
 mod driver;
 mod files;
 mod load;
 mod members;
+mod own_apps;
 mod pressure;
 mod replica;
 mod service;
@@ -23,6 +25,7 @@ const REVOKED: &str = "this node was revoked in its cluster, and works alone; mo
 
 pub use files::{ClusterFiles, FilesError};
 pub use load::LoadSources;
+pub(crate) use own_apps::report_apps;
 pub(crate) use service::transport_name;
 pub use service::{Cluster, ClusterError, ClusterOptions, ClusterReading, ClusterStatus, MemberStatus};
 pub use view::{ClusterView, MemberView, Presence};

@@ -380,6 +380,11 @@ impl Cluster {
         Ok(self.files.keep_membership(&now)?)
     }
 
+    /// Calls into the transport; `None` while the node is in no cluster.
+    pub(crate) fn handle(&self) -> Option<Handle> {
+        self.running.lock().as_ref().map(|running| running.handle.clone())
+    }
+
     /// Status of the cluster.
     pub fn status(&self) -> Result<ClusterStatus, ClusterError> {
         let node_id = self.store.objects().replica().node;

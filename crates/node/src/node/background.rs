@@ -1,10 +1,12 @@
 //! Tasks that run beside connections: triggers, timers, bridges and upkeep.
 
+use edgefaas_cluster::StreamPurpose;
 use edgefaas_coordinator::{run_schedules, run_timers};
 use tokio::task::JoinSet;
 
 use super::Parts;
 use super::serving::Stages;
+use crate::cluster::{artefact_streams, report_apps};
 use crate::{memory_pressure, trace_export};
 use edgefaas_triggers::{cron, object_change};
 
@@ -43,6 +45,15 @@ impl Parts {
                 tracing::error!(%error, "apps of the cluster are not rolled out to this node");
             }
         });
+        tasks.spawn(report_apps(
+            self.cluster.clone(),
+            self.registry.clone(),
+            self.rollout.clone(),
+            listening.clone(),
+        ));
+        if let Some(streams) = self.cluster.take_streams(StreamPurpose::Artefacts) {
+            tasks.spawn(artefact_streams::serve(streams, self.registry.clone(), listening.clone()));
+        }
         tasks.spawn(run_schedules(self.coordinator.clone(), listening.clone()));
         tasks.spawn(run_timers(self.coordinator.clone(), listening.clone()));
         tasks.spawn(self.durable.clone().run(listening.clone()));

@@ -25,7 +25,7 @@ use edgefaas_functions::trace::Traces;
 use edgefaas_functions::workers::Workers;
 use edgefaas_isolates::{Isolates, IsolatesConfig};
 use edgefaas_platform::private_files;
-use edgefaas_rollout::{FetchFailed, Rollout, RolloutParts};
+use edgefaas_rollout::{Rollout, RolloutParts};
 use edgefaas_state::objects::Recoveries;
 use edgefaas_state::store::{BrokerStorage, DirLock, Store};
 use tokio::task::JoinSet;
@@ -37,6 +37,7 @@ use self::serving::Stages;
 use self::startup_checks::{check_credentials, files_with_keys};
 use crate::access::{Access, AccessControl, AccessHook, Policy};
 use crate::bridge::{Bridges, LoopPreventionHook};
+use crate::cluster::artefact_streams;
 use crate::cluster::{Cluster, LoadSources};
 use crate::config::NodeConfig;
 use crate::control::{self, ClusterCommands, ControlParts, NodeFacts};
@@ -278,7 +279,7 @@ impl Node {
             store: store.clone(),
             secrets: secrets.clone(),
             members: cluster.members(),
-            fetch: Arc::new(|_| Box::pin(async { Err(FetchFailed::NoHolder) })),
+            fetch: artefact_streams::fetch(cluster.clone()),
         }));
         let apps = ClusterCommands {
             rollout: rollout.clone(),
