@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use edgefaas_client::app::COLLECT;
 use edgefaas_client::args::{self as client, Global};
 use edgefaas_client::exit;
+use edgefaas_platform::{LABEL_RULE, is_label};
 
 /// Turns a Linux box into a serverless node: an MQTT broker that runs WebAssembly functions.
 #[derive(Debug, Parser)]
@@ -130,6 +131,12 @@ pub struct Listen {
 pub struct Run {
     #[command(flatten)]
     pub listen: Listen,
+    /// The zone of this node in its cluster, such as a building [default: measured]
+    #[arg(long, value_name = "NAME", value_parser = label)]
+    pub zone: Option<String>,
+    /// A label of this node, to which deploys and placement policies refer; replaces those of the configuration (repeatable)
+    #[arg(long = "label", value_name = "NAME", value_parser = label)]
+    pub labels: Vec<String>,
     /// Start without the missing or damaged data of the store; damaged files move to `damaged` in the data directory
     #[arg(long)]
     pub accept_loss: bool,
@@ -197,4 +204,9 @@ mod tests {
         use clap::CommandFactory;
         super::Cli::command().debug_assert();
     }
+}
+
+/// The name of a zone or a label.
+fn label(text: &str) -> Result<String, &'static str> {
+    if is_label(text) { Ok(text.to_owned()) } else { Err(LABEL_RULE) }
 }

@@ -70,12 +70,37 @@ fn cluster(name: &str) -> proto::Cluster {
         bytes_out: 10,
         skew_ms: -90_500,
     };
+    let load = proto::MemberLoad {
+        permille: 123,
+        isolates_free: 3,
+        isolates_total: 4,
+        readiness: "ready".into(),
+        ..Default::default()
+    };
+    let failed = proto::MemberApp {
+        name: "shop".into(),
+        revision: "0123456789abcdef0123".into(),
+        state: "failed".into(),
+        reason: "no\nmemory".into(),
+        ..Default::default()
+    };
+    let status = proto::MemberStatus {
+        zone: "east".into(),
+        zone_is_measured: true,
+        labels: (0..32).map(|number| format!("{number:0>63}")).collect(),
+        software: "0.1.0".into(),
+        apps: vec![failed],
+        apps_omitted: 0,
+        load: Some(load),
+    };
     let member = |name: &str, peer| proto::Member {
         name: name.into(),
         node_id: "00000000000000ab".into(),
         addresses: vec!["/ip4/10.0.0.3/tcp/7071".into()],
         peer,
         copy_address: None,
+        status: Some(status.clone()),
+        away_ms: Some(3_725_000),
     };
     proto::Cluster {
         id: "c1".into(),
@@ -86,6 +111,7 @@ fn cluster(name: &str) -> proto::Cluster {
         members: vec![member("hall", Some(peer)), member("cellar", None)],
         recovering: 0,
         copy: None,
+        status: None,
     }
 }
 
@@ -704,11 +730,26 @@ async fn clusters_are_made_joined_and_shown() {
     let revoked = node.run(&["cluster", "revoke", "hall"]).await.1;
     assert_eq!(revoked, "hall is revoked\n");
     assert_eq!(node.run(&["cluster", "revoke", "nobody"]).await.0, 6);
-    let nodes = node.run(&["nodes"]).await.1;
-    for part in ["this node, has the key", "tcp for 1m 1s, clock -90.5 s", "/ip4/10.0.0.2/tcp/7071", "away"]
-    {
+    let (_, nodes, stderr) = node.run(&["nodes"]).await;
+    for part in ["this node", "~east", "000…", "13 %", "connected", "420 us", "away 1h 2m"] {
         assert!(nodes.contains(part), "no {part:?} in {nodes}");
     }
+    assert!(nodes.lines().all(|line| line.chars().count() <= 100), "{nodes}");
+    assert!(stderr.contains("the clock of hall differs by -90.5 s"), "{stderr}");
+    let wide = node.run(&["nodes", "--wide"]).await.1;
+    for part in
+        ["this node, has the key", "tcp for 1m 1s", "/ip4/10.0.0.2/tcp/7071", "2.0 KiB in", "3 of 4"]
+    {
+        assert!(wide.contains(part), "no {part:?} in {wide}");
+    }
+    let one = node.run(&["nodes", "hall"]).await.1;
+    for part in
+        ["east (measured)", "00000000000000ab", "shop  0123456789ab  failed: no\\nmemory", "3 of 4 free"]
+    {
+        assert!(one.contains(part), "no {part:?} in {one}");
+    }
+    assert_eq!(node.run(&["nodes", "nobody"]).await.0, 6);
+    assert_eq!(node.json(&["nodes", "hall"]).await["status"]["load"]["permille"], 123);
     let json = node.json(&["nodes"]).await;
     assert_eq!(json["members"][0]["peer"]["rtt_us"], 420);
     assert!(json["members"][1]["peer"].is_null());

@@ -62,8 +62,8 @@ pub enum Command {
     /// Create a cluster, admit nodes and revoke members
     #[command(subcommand)]
     Cluster(Cluster),
-    /// List the members of the cluster and their connections
-    Nodes,
+    /// List the members of the cluster, with zone, labels and load
+    Nodes(Nodes),
     /// Read, change, watch and back up stateful objects
     #[command(subcommand)]
     Objects(Objects),
@@ -146,6 +146,16 @@ impl Reach {
     pub fn wait_ms(&self) -> u32 {
         u32::try_from(self.wait.as_millis()).unwrap_or(u32::MAX)
     }
+}
+
+/// Options of `edgefaas nodes`.
+#[derive(Debug, Args)]
+pub struct Nodes {
+    /// Show one member with its apps
+    pub name: Option<String>,
+    /// Show all columns, and nothing cut off
+    #[arg(long, conflicts_with = "name")]
+    pub wide: bool,
 }
 
 /// Options of `edgefaas list`.

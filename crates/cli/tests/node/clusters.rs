@@ -40,12 +40,24 @@ struct Member {
     p2p: String,
     control: String,
     name: String,
+    /// Further options of `run`.
+    options: Vec<&'static str>,
 }
 
 impl Member {
     fn start(dir: PathBuf, network: Option<String>, p2p: String, name: &str) -> Self {
+        Self::start_with(Vec::new(), dir, network, p2p, name)
+    }
+
+    fn start_with(
+        options: Vec<&'static str>,
+        dir: PathBuf,
+        network: Option<String>,
+        p2p: String,
+        name: &str,
+    ) -> Self {
         let (control, name) = (String::new(), name.to_owned());
-        let mut member = Self { child: None, dir, network, p2p, control, name };
+        let mut member = Self { child: None, dir, network, p2p, control, name, options };
         member.up();
         member
     }
@@ -70,6 +82,7 @@ impl Member {
         let mut child = self
             .command()
             .args(["run", "--http", any, "--mqtt", any, "--control", any, "--p2p", &self.p2p])
+            .args(&self.options)
             .stdout(Stdio::piped())
             .spawn()
             .expect("the binary starts");
@@ -109,6 +122,19 @@ impl Member {
         let output = self.cli(&["objects", "export", "-"]);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         output.stdout
+    }
+
+    /// The answer of `edgefaas nodes` that `wanted` accepts.
+    fn nodes(&self, wanted: impl Fn(&Value) -> bool) -> Value {
+        let since = Instant::now();
+        loop {
+            let nodes: Value = serde_json::from_str(&self.ok(&["nodes", "-o", "json"])).expect("JSON");
+            if wanted(&nodes) {
+                return nodes;
+            }
+            assert!(since.elapsed() < PATIENCE, "{}: {nodes:#}", self.name);
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 
     fn elements(&self, set: &str) -> BTreeSet<u64> {
@@ -185,6 +211,42 @@ fn check(members: &[Member], acknowledged: &[BTreeSet<u64>]) {
     let count: usize = acknowledged.iter().map(BTreeSet::len).sum();
     println!("{count} acknowledged elements, none was lost");
     assert!(count > 0);
+}
+
+#[test]
+fn members_know_zone_labels_and_load_of_each_other() {
+    let home = tempfile::tempdir().unwrap();
+    let options = ["--zone", "east", "--label", "floor=2", "--label", "camera"];
+    let at = |number: u32| (home.path().join(format!("n{number}")), format!("127.0.0.1:{}", free_port()));
+    let ((first, first_p2p), (second, second_p2p)) = (at(0), at(1));
+    let mut members = vec![
+        Member::start_with(options.to_vec(), first, None, first_p2p, "n0"),
+        Member::start(second, None, second_p2p, "n1"),
+    ];
+    unite(&members, home.path());
+    let known = members[1].nodes(|nodes| {
+        let status = &nodes["members"][0]["status"];
+        status["zone"] == "east" && !status["load"].is_null() && status["apps"][0]["state"] == "live"
+    });
+    let status = &known["members"][0]["status"];
+    assert_eq!(status["labels"], json!(["camera", "floor=2"]));
+    assert_eq!(status["zone_is_measured"], false);
+    assert_eq!(status["apps"][0]["name"], "field");
+    assert_eq!(status["load"]["readiness"], "ready");
+    assert!(status["load"]["memory_total_bytes"].as_u64().unwrap() > 0);
+    assert!(status["load"]["isolates_total"].as_u64().unwrap() > 0);
+    // Both are on one machine, so the other joins the configured zone.
+    let measured = |status: &Value| status["zone"] == "east" && status["zone_is_measured"] == true;
+    members[1].nodes(|nodes| measured(&nodes["status"]));
+    members[0].nodes(|nodes| measured(&nodes["members"][0]["status"]));
+    assert!(members[1].ok(&["nodes"]).contains("~east"));
+    assert!(members[1].ok(&["nodes", "n0"]).contains("camera floor=2"));
+
+    members[0].kill();
+    let away = members[1].nodes(|nodes| nodes["members"][0]["peer"].is_null());
+    let status = members[1].nodes(|nodes| nodes["members"][0]["status"]["load"].is_null());
+    assert_eq!(status["members"][0]["status"]["zone"], "east", "{away}");
+    assert!(status["members"][0]["away_ms"].is_u64(), "{status}");
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub fn run(command: &Command, global: &Global) -> anyhow::Result<()> {
             Command::Queues(args) => queues::run(args, global).await,
             Command::Workflow(args) => workflow::run(args, global).await,
             Command::Cluster(args) => cluster::run(args, global).await,
-            Command::Nodes => nodes::run(global).await,
+            Command::Nodes(args) => nodes::run(args, global).await,
             Command::Objects(args) => objects::run(args, global).await,
             Command::Trace(args) => trace::run(args, global).await,
             Command::Secrets(args) => secrets::run(args, global).await,

@@ -3,15 +3,16 @@
 //! `files` stores the keys and the member list; `service` starts and stops the transport and answers the control port;
 //! `driver` connects the transport, the replication state machine and the local objects; `throttle` limits the time
 //! that replication takes. `status` sends the load (`load`, `pressure`) and the facts of this node and keeps the `view` of
-//! all members; `members` has those for rollouts; `streams` distributes the streams that members open.
+//! all members; `members` has those for rollouts, `app_facts` reports the apps of
+//! this node; `artefact_streams` fetches and serves parts of revisions; `streams` distributes the streams that members open.
 
 pub(crate) mod artefact_streams;
+mod app_facts;
 mod delta;
 mod driver;
 mod files;
 mod load;
 mod members;
-mod own_apps;
 mod pressure;
 mod replica;
 mod service;
@@ -23,9 +24,11 @@ mod view;
 /// Message on a node whose certificate was revoked.
 const REVOKED: &str = "this node was revoked in its cluster, and works alone; move `cluster/` out of its data directory to join again";
 
+pub use app_facts::report_apps;
 pub use files::{ClusterFiles, FilesError};
 pub use load::LoadSources;
-pub(crate) use own_apps::report_apps;
 pub(crate) use service::transport_name;
-pub use service::{Cluster, ClusterError, ClusterOptions, ClusterReading, ClusterStatus, MemberStatus};
+pub use service::{
+    Cluster, ClusterError, ClusterOptions, ClusterReading, ClusterStatus, MemberStatus, StatusReading,
+};
 pub use view::{ClusterView, MemberView, Presence};
