@@ -51,3 +51,180 @@ fn fifty_nodes_fetch_one_artefact_of_20_mb_in_little_more_than_the_time_of_one_l
         assert!(time <= Duration::from_secs(32), "20 s is the time of the bytes alone: {time:?}");
     }
 }
+
+#[test]
+fn nodes_that_learn_of_each_other_late_keep_to_the_same_bounds() {
+    let size = 20 * MB;
+    let (mut simulation, blob) = cluster(4, 50, size, |_| "");
+    let holder = Candidate { node: node(1), zone: "".into(), role: Role::Holds };
+    // All begin with the holder alone, one every 20 ms, and learn of the others after a second.
+    for id in 2..=50 {
+        simulation.want_from(node(id), blob, vec![holder.clone()]);
+        simulation.run_for(Duration::from_millis(20));
+    }
+    assert!(simulation.run_until_complete(Duration::from_secs(120)));
+    let (up, down) = simulation.max_link_bytes();
+    println!("{:?}, up {:.2}, down {:.2}", simulation.finished_at(), share(up, size), share(down, size));
+    assert!(share(up, size) <= 1.5 && share(down, size) <= 1.5, "{up} {down}");
+    assert!(simulation.finished_at() <= Duration::from_secs(34), "{:?}", simulation.finished_at());
+}
+
+#[test]
+fn the_trunk_between_two_zones_carries_the_artefact_about_once() {
+    let size = 20 * MB;
+    let (mut simulation, blob) = cluster(5, 50, size, |id| if id <= 25 { "north" } else { "south" });
+    simulation.want_all((2..=50).map(node), blob);
+    assert!(simulation.run_until_complete(Duration::from_secs(180)));
+    let (up, down) = simulation.max_link_bytes();
+    let trunk = simulation.max_trunk_bytes();
+    let time = simulation.finished_at();
+    println!(
+        "{time:?}, up {:.2}, down {:.2}, trunk {:.2}",
+        share(up, size),
+        share(down, size),
+        share(trunk, size)
+    );
+    assert!(share(up, size) <= 1.5 && share(down, size) <= 1.5, "{up} {down}");
+    assert!(share(trunk, size) <= 1.5, "{trunk}");
+    assert!(time <= Duration::from_secs(60), "{time:?}");
+}
+
+#[test]
+fn a_holder_that_dies_after_each_chunk_has_left_it_is_not_missed() {
+    let (mut simulation, blob) = cluster(6, 20, 8 * MB, |_| "");
+    simulation.hold(node(2), blob);
+    simulation.want_all((3..=20).map(node), blob);
+    simulation.run_for(Duration::from_secs(4));
+    assert!(!simulation.is_complete());
+    simulation.stop(node(1));
+    assert!(simulation.run_until_complete(Duration::from_secs(90)), "the second holder serves");
+    println!("{:?}", simulation.finished_at());
+    assert!(simulation.finished_at() <= Duration::from_secs(40), "{:?}", simulation.finished_at());
+}
+
+#[test]
+fn without_the_only_holder_the_others_wait_and_go_on_when_it_returns() {
+    let (mut simulation, blob) = cluster(7, 5, 8 * MB, |_| "");
+    simulation.want_all((2..=5).map(node), blob);
+    simulation.run_for(Duration::from_secs(3));
+    simulation.stop(node(1));
+    assert!(!simulation.run_until_complete(Duration::from_secs(60)), "no node has the rest");
+    simulation.start(node(1), "", Behaviour::Honest);
+    simulation.hold(node(1), blob);
+    assert!(simulation.run_until_complete(Duration::from_secs(120)));
+    println!("{:?}", simulation.finished_at());
+}
+
+#[test]
+fn members_that_lie_or_are_silent_delay_nobody_for_long() {
+    let size = 4 * MB;
+    let (mut simulation, blob) = cluster(8, 20, size, |_| "");
+    for (id, behaviour) in [(21, Behaviour::Lies), (22, Behaviour::Silent)] {
+        simulation.start(node(id), "", behaviour);
+        simulation.hold(node(id), blob);
+    }
+    simulation.want_all((2..=20).map(node), blob);
+    assert!(simulation.run_until_complete(Duration::from_secs(120)), "all have the right bytes");
+    assert!(!simulation.blames().is_empty());
+    assert!(simulation.blames().iter().all(|(_, blamed)| *blamed == node(21)), "{:?}", simulation.blames());
+    println!("{:?}, {} blames", simulation.finished_at(), simulation.blames().len());
+    assert!(simulation.finished_at() <= Duration::from_secs(40), "{:?}", simulation.finished_at());
+}
+
+#[test]
+fn a_zone_that_is_cut_off_goes_on_when_the_cut_ends() {
+    let size = 8 * MB;
+    let (mut simulation, blob) = cluster(9, 20, size, |id| if id <= 10 { "north" } else { "south" });
+    simulation.want_all((2..=20).map(node), blob);
+    simulation.run_for(Duration::from_secs(3));
+    simulation.cut("south");
+    simulation.run_for(Duration::from_secs(60));
+    let stored: usize = (11..=20).map(|id| simulation.stored(node(id), blob)).max().unwrap_or_default();
+    assert!(stored > 0 && stored < size.div_ceil(CHUNK_BYTES), "{stored}");
+    simulation.heal("south");
+    let healed_at = simulation.now();
+    assert!(simulation.run_until_complete(healed_at + Duration::from_secs(90)));
+    println!("{:?} after the cut", simulation.finished_at() - healed_at);
+    assert!(share(simulation.max_trunk_bytes(), size) <= 1.5, "{}", simulation.max_trunk_bytes());
+}
+
+#[test]
+fn a_restarted_node_fetches_only_the_rest() {
+    let size = 8 * MB;
+    let (mut simulation, blob) = cluster(10, 3, size, |_| "");
+    simulation.want_all((2..=3).map(node), blob);
+    simulation.run_for(Duration::from_secs(5));
+    let before = simulation.stored(node(2), blob);
+    assert!(before > 10, "{before}");
+    simulation.restart(node(2));
+    assert!(simulation.stored(node(2), blob) >= before);
+    assert!(simulation.run_until_complete(Duration::from_secs(60)));
+    let (_, down) = simulation.max_link_bytes();
+    assert!(share(down, size) <= 1.1, "no chunk came twice: {:.2}", share(down, size));
+}
+
+#[test]
+fn a_thousand_nodes_fetch_an_artefact_of_1_mb() {
+    let size = MB;
+    let (mut simulation, blob) = cluster(11, 1000, size, |_| "");
+    simulation.want_all((2..=1000).map(node), blob);
+    assert!(simulation.run_until_complete(Duration::from_secs(60)));
+    let (up, down) = simulation.max_link_bytes();
+    let time = simulation.finished_at();
+    println!("{time:?}, up {:.2}, down {:.2}", share(up, size), share(down, size));
+    assert!(share(up, size) <= 1.6 && share(down, size) <= 1.5, "{up} {down}");
+    assert!(time <= Duration::from_secs(20), "{time:?}");
+}
+
+mod any_schedule {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Run(u64),
+        Stop(u64),
+        Restart(u64),
+        Cut,
+        Heal,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (10..2000_u64).prop_map(Step::Run),
+            1 => (3..8_u64).prop_map(Step::Stop),
+            1 => (3..8_u64).prop_map(Step::Restart),
+            1 => Just(Step::Cut),
+            1 => Just(Step::Heal),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+        #[test]
+        fn of_cuts_and_deaths_ends_with_the_blob_on_every_node_that_is_left(
+            seed: u64, steps in prop::collection::vec(step(), 0..20), size in 1..1_500_000_usize, liar: bool,
+        ) {
+            let (mut simulation, blob) = cluster(seed, 8, size, |id| if id % 3 == 0 { "a" } else { "b" });
+            if liar {
+                simulation.start(node(9), "a", Behaviour::Lies);
+                simulation.hold(node(9), blob);
+            }
+            simulation.want_all((2..=8).map(node), blob);
+            for step in steps {
+                match step {
+                    Step::Run(ms) => simulation.run_for(Duration::from_millis(ms)),
+                    Step::Stop(id) => simulation.stop(node(id)),
+                    Step::Restart(id) => simulation.restart(node(id)),
+                    Step::Cut => simulation.cut("a"),
+                    Step::Heal => simulation.heal("a"),
+                }
+            }
+            simulation.heal("a");
+            let end = simulation.now() + Duration::from_secs(120);
+            prop_assert!(simulation.run_until_complete(end), "the holder is still there");
+            prop_assert!(simulation.blames().iter().all(|(_, blamed)| *blamed == node(9)));
+        }
+    }
+}

@@ -10,6 +10,7 @@ pub mod report;
 mod rollout;
 pub mod selection;
 pub mod shared_secrets;
+pub mod transfer;
 
 pub use members::{AppState, Member, MemberApp, Members, Presence};
 pub use rollout::{Fetch, FetchFailed, FetchRequest, Fetched, Progress, Rollout, RolloutParts};
