@@ -136,17 +136,8 @@ impl Running {
 
     /// Head and body of the answer to an HTTP request.
     pub fn exchange(&self, method: &str, path: &str, body: &str) -> (String, String) {
-        let mut stream = TcpStream::connect(&self.http).expect("the gateway is open");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
-        let length = body.len();
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}"
-        );
-        write!(stream, "{head}\r\n\r\n{body}").expect("sent");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("an answer");
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-        (head.to_owned(), body.to_owned())
+        let stream = TcpStream::connect(&self.http).expect("the gateway is open");
+        exchange_over(stream, method, path, body)
     }
 
     /// Body of the control port's answer to a GET request.
@@ -229,6 +220,20 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Head and body of the answer to an HTTP request over a new connection.
+pub fn exchange_over(mut stream: TcpStream, method: &str, path: &str, body: &str) -> (String, String) {
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+    let length = body.len();
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}"
+    );
+    write!(stream, "{head}\r\n\r\n{body}").expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    (head.to_owned(), body.to_owned())
 }
 
 pub fn edgefaas(data_dir: &Path) -> Command {
