@@ -19,8 +19,8 @@ fn seeds_of_the_fuzzer() {
     for seed in seeds {
         any::run(&seed);
         let text = std::str::from_utf8(&seed[8..]).expect("text");
-        for random in 0..200 {
-            assert!(any::policy(text, random * 0x9e37_79b9_7f4a_7c15), "{text}");
+        for random in 0..200_u64 {
+            assert!(any::policy(text, random.wrapping_mul(0x9e37_79b9_7f4a_7c15)), "{text}");
         }
     }
 }
