@@ -55,7 +55,7 @@ pub fn policy(text: &str, seed: u64) -> bool {
         let request = Request {
             function: &function,
             memory_bytes: MIB,
-            key: (seed % 2 == 0).then_some(seed),
+            key: seed.is_multiple_of(2).then_some(seed),
             refused_by: WorkerSet::default(),
         };
         let decision = place(&compiled, &request, &view, 0, seed);
