@@ -19,7 +19,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// Commands that need a node in this process, or its data directory; all others are `client::Command`.
+/// Commands that need code of a node, or its data directory; all others are `client::Command`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a node in the foreground
@@ -30,6 +30,9 @@ pub enum Command {
     Dev(Dev),
     #[command(flatten)]
     Client(client::Command),
+    /// Check placement policies
+    #[command(subcommand)]
+    Policy(Policy),
     /// Check the stored data of a stopped node
     #[command(subcommand)]
     Store(Store),
@@ -45,6 +48,15 @@ pub enum Command {
     /// Writes all modules that a file imports to stdout; `build`, `deploy` and `dev` start it for a JavaScript function
     #[command(name = COLLECT, hide = true)]
     Collect(Collect),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Policy {
+    /// Check a file; needs no node
+    Check {
+        /// The policies in YAML, or - for stdin
+        file: PathBuf,
+    },
 }
 
 #[derive(Debug, Subcommand)]

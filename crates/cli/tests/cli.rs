@@ -154,6 +154,33 @@ fn a_bad_manifest_is_7_and_shown_like_a_compiler_does() {
 }
 
 #[test]
+fn a_policy_is_checked_without_a_node() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = "near:\n  - workers: [{set: sensor}]\n  - workers: [{set: sensor}]\n  - followup: fail\n";
+    fs::write(folder.path().join("good.yaml"), good).unwrap();
+    let (code, stdout, stderr) = run(folder.path(), &["policy", "check", "good.yaml"]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stdout.starts_with("good.yaml is valid; distribution: default\nnear "), "{stdout}");
+    let expected = "good.yaml:3:5: warning: block 2 of tag `near` is never used: the block in line 2 can use its workers whenever it can\n  |   - workers: [{set: sensor}]\n  |     ^\n";
+    assert!(stderr.contains(expected), "{stderr}");
+
+    fs::write(folder.path().join("bad.yaml"), "near:\n  - workers: *\n").unwrap();
+    let (code, stdout, stderr) = run(folder.path(), &["policy", "check", "bad.yaml"]);
+    assert_eq!((code, stdout.as_str()), (7, ""));
+    assert_eq!(
+        stderr,
+        "error: bad.yaml is no valid policy\nbad.yaml:2:14: an asterisk needs quotes: write \"*\"\n  |   - workers: *\n  |              ^\n"
+    );
+    let (code, stdout, _) = run(folder.path(), &["-o", "json", "policy", "check", "bad.yaml"]);
+    let document: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((code, &document["valid"], &document["problems"][0]["line"]), (7, &false.into(), &2.into()));
+
+    let (code, _, stderr) = run(folder.path(), &["policy", "check", "none.yaml"]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("none.yaml cannot be read: No such file"), "{stderr}");
+}
+
+#[test]
 fn a_folder_without_a_manifest_is_7() {
     let folder = tempfile::tempdir().unwrap();
     let (code, _, stderr) = run(folder.path(), &["build", "."]);

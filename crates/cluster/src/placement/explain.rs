@@ -1,8 +1,10 @@
 //! The steps of a decision in words.
 
 use super::compiled::Compiled;
-use super::decision::{By, Decision, Note, Observer, Refusal, Skip, decide, located, place};
+use super::decision::{Decision, decide, located, place};
+use super::observer::{By, Note, Observer};
 use super::policy::{AffinityRule, Followup, Tolerance};
+use super::refusal::{Refusal, Skip};
 use super::view::{Request, View};
 use super::workers::{WorkerIndex, WorkerSet};
 

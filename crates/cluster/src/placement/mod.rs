@@ -12,7 +12,9 @@ mod check;
 mod compiled;
 mod decision;
 mod explain;
+mod observer;
 mod policy;
+mod refusal;
 pub mod shares;
 mod strategy;
 #[cfg(test)]
@@ -23,12 +25,13 @@ pub mod zone;
 
 pub use check::{Known, Warning, WarningKind, check, report_warnings};
 pub use compiled::Compiled;
-pub use decision::{Decision, Refusal, Skip, place};
+pub use decision::{Decision, place};
 pub use explain::{Explanation, explain};
 pub use policy::{
     Affinity, AffinityRule, Block, BlockOrder, Controller, DEFAULT_TAG, Distribution, Entry, Fault,
-    Followup, Limits, Name, Place, Policy, PolicyError, Problem, Strategy, Tag, Target, Tolerance,
-    WorkerList,
+    Followup, Limits, MAX_POLICY_BYTES, Name, Place, Policy, PolicyError, Problem, Strategy, Tag, Target,
+    Tolerance, WorkerList,
 };
+pub use refusal::{Refusal, Skip};
 pub use view::{FunctionPlacement, Health, Load, Request, View};
 pub use workers::{MAX_WORKERS, Worker, WorkerIndex, WorkerSet, Workers};

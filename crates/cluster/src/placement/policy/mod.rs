@@ -3,6 +3,7 @@
 mod fault;
 mod language;
 mod parse;
+mod values;
 mod yaml;
 
 pub use fault::{Fault, Place, PolicyError, Problem};
@@ -12,3 +13,4 @@ pub use language::{
     Limits, Name, Policy, Strategy, Tag, Target, Tolerance, WorkerList,
 };
 pub(crate) use parse::MAX_BLOCKS_OF_TAG;
+pub use yaml::MAX_BYTES as MAX_POLICY_BYTES;

@@ -6,8 +6,8 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
 use super::fault::{Fault, Place, Problem};
 
-/// Maximum size of the text, in bytes.
-pub(crate) const MAX_BYTES: usize = 256 * 1024;
+/// Maximum size of the text of a policy, in bytes.
+pub const MAX_BYTES: usize = 256 * 1024;
 /// Maximum depth of the tree. The language needs 6.
 const MAX_DEPTH: usize = 16;
 /// Maximum number of values.

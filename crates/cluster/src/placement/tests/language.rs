@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use crate::placement::{
-    BlockOrder, Distribution, Fault, Followup, Limits, Place, Policy, Strategy, Target, Tolerance,
-    WorkerList,
+    BlockOrder, Distribution, Fault, Followup, Known, Limits, Place, Policy, Strategy, Target, Tolerance,
+    WorkerList, check,
 };
 
 fn faults(text: &str) -> Vec<(u32, u32, String)> {
@@ -225,5 +225,22 @@ proptest! {
             prop_assert!(!error.problems.is_empty());
             prop_assert!(!error.report("file", &text).is_empty());
         }
+    }
+}
+
+#[test]
+fn policies_of_the_documentation_are_valid_and_without_warnings() {
+    let page = include_str!("../../../../../docs/placement.md");
+    let between = |begin: &str, end: &'static str| {
+        let rests: Vec<&str> = page.split(begin).skip(1).collect();
+        rests.into_iter().filter_map(move |rest| rest.split(end).next())
+    };
+    let examples = between("```yaml\n", "```").chain(between("<<'YAML'\n", "YAML\n"));
+    let examples: Vec<&str> = examples.filter(|example| !example.contains("BLOCK")).collect();
+    assert_eq!(examples.len(), 4);
+    for example in examples {
+        let policy =
+            Policy::parse(example).unwrap_or_else(|error| panic!("{}", error.report("page", example)));
+        assert_eq!(check(&policy, &Known::default()), [], "{example}");
     }
 }
