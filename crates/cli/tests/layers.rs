@@ -5,7 +5,7 @@ use std::process::Command;
 
 /// Crates by layer, from the ground up. A crate may use those of lower layers.
 const LAYERS: [&[&str]; 10] = [
-    &["platform", "js-abi"],
+    &["platform", "js-abi", "testnet"],
     &["broker", "cluster", "crdt", "isolates", "workflow"],
     &["api", "manifest"],
     &["state"],

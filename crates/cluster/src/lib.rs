@@ -39,6 +39,7 @@
 //! # }
 //! ```
 
+pub mod artefacts;
 pub mod calls;
 mod certificate;
 mod cluster_key;

@@ -3,6 +3,7 @@
 //! The revision of each app is replicated state ([`edgefaas_functions::registry::cluster_apps`]). Each node compares it with
 //! its own apps ([`plan`]), fetches what it lacks, and makes it live by itself ([`Rollout`]). No node waits for another one.
 
+pub mod direct_transfer;
 pub mod members;
 pub mod plan;
 pub mod report;

@@ -14,6 +14,7 @@
 //! ```
 
 mod network;
+mod transfers;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -29,6 +30,7 @@ use crate::replication::{
 use network::Links;
 
 pub use network::{Network, Random};
+pub use transfers::{Behaviour, TransferNetwork, TransferSimulation};
 
 /// A replica that the simulation can merge into.
 pub trait SimulatedReplica: Replica {
