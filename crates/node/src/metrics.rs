@@ -92,11 +92,19 @@ struct NodeGauges {
     cluster_too_large: Counter,
     cluster_stale: Counter,
     cluster_refused: Family<ReasonLabel, Counter>,
+    cluster_streams_refused: Counter,
+    cluster_load_permille: Family<MemberLabel, Gauge>,
+    cluster_round_trip: Family<MemberLabel, Gauge>,
     bridge_connected: Family<BridgeLabel, Gauge>,
     bridge_queued: Family<BridgeLabel, Gauge>,
     bridge_received: Family<BridgeLabel, Counter>,
     bridge_sent: Family<BridgeLabel, Counter>,
     bridge_dropped: Family<BridgeLabel, Counter>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct MemberLabel {
+    member: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -301,6 +309,11 @@ impl Metrics {
                 "Objects that a slow peer did not get in time and gets as a whole",
                 &node.cluster_stale,
             ),
+            (
+                "cluster_streams_refused",
+                "Streams of members that were reset because too many waited",
+                &node.cluster_streams_refused,
+            ),
             ("mqtt_sessions_expired", "Sessions whose expiry interval ran out", &node.mqtt_expired),
             (
                 "mqtt_connections_refused",
@@ -330,6 +343,20 @@ impl Metrics {
             registry.register(name, help, gauge.clone());
         }
         registry.register("cluster_refused", "Refused nodes, by reason", node.cluster_refused.clone());
+        for (name, help, gauge) in [
+            (
+                "cluster_load_permille",
+                "Use of the scarcest resource of a connected member, or of this node: invocations, processor or memory",
+                &node.cluster_load_permille,
+            ),
+            (
+                "cluster_round_trip_us",
+                "Median of the recent round trips to a connected member, in microseconds",
+                &node.cluster_round_trip,
+            ),
+        ] {
+            registry.register(name, help, gauge.clone());
+        }
         for (name, help, gauge) in [
             ("bridge_connected", "1 while the bridge is connected", &node.bridge_connected),
             ("bridge_queued_messages", "Messages that wait for the other broker", &node.bridge_queued),
@@ -432,6 +459,19 @@ impl Metrics {
         for (reason, count) in &cluster.refused {
             let label = ReasonLabel { reason: reason.clone() };
             show(&gauges.cluster_refused.get_or_create(&label), *count);
+        }
+        show(&gauges.cluster_streams_refused, cluster.streams_refused);
+        // Members that left or are away have none.
+        gauges.cluster_load_permille.clear();
+        gauges.cluster_round_trip.clear();
+        for status in &cluster.status {
+            let label = MemberLabel { member: status.name.clone() };
+            if let Some(permille) = status.load_permille {
+                set(&gauges.cluster_load_permille.get_or_create(&label), permille.into());
+            }
+            if let Some(rtt) = status.rtt {
+                set(&gauges.cluster_round_trip.get_or_create(&label), rtt.as_micros() as u64);
+            }
         }
         for status in &reading.bridges {
             let label = BridgeLabel { bridge: status.name.clone() };

@@ -1,5 +1,6 @@
 //! Options of the parts of a node, from the configuration and the memory plan.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use edgefaas_broker::{BrokerConfig, WhenQueueFull};
@@ -45,13 +46,14 @@ pub(crate) fn store_options(config: &NodeConfig, plan: &MemoryPlan) -> StoreOpti
 
 pub(crate) fn cluster_options(config: &NodeConfig) -> ClusterOptions {
     let section = &config.cluster;
+    let labels: BTreeSet<&String> = section.labels.iter().collect();
     ClusterOptions {
         data_dir: config.data_dir.clone(),
         listen: section.listen,
         bootstrap: section.bootstrap.clone(),
         mdns: section.mdns && !is_loopback(section.listen.ip()),
         zone: section.zone.clone(),
-        labels: section.labels.clone(),
+        labels: labels.into_iter().cloned().collect(),
     }
 }
 

@@ -3,9 +3,10 @@
 //! `files` stores the keys and the member list; `service` starts and stops the transport and answers the control port;
 //! `driver` connects the transport, the replication state machine and the local objects; `throttle` limits the time
 //! that replication takes. `status` sends the load (`load`, `pressure`) and the facts of this node and keeps the `view` of
-//! all members; `members` has those for rollouts; `streams` distributes the streams that members open. `calls`
-//! makes and serves remote calls, and `placer` decides where invocations run.
+//! all members; `members` has those for rollouts, `app_facts` reports the apps of this node; `streams` distributes the
+//! streams that members open. `calls` makes and serves remote calls, and `placer` decides where invocations run.
 
+mod app_facts;
 mod calls;
 mod delta;
 mod driver;
@@ -24,10 +25,13 @@ mod view;
 /// Message on a node whose certificate was revoked.
 const REVOKED: &str = "this node was revoked in its cluster, and works alone; move `cluster/` out of its data directory to join again";
 
+pub use app_facts::report_apps;
 pub use calls::{calls, serve_calls};
 pub use files::{ClusterFiles, FilesError};
 pub use load::LoadSources;
 pub use placer::PolicyPlacer;
 pub(crate) use service::transport_name;
-pub use service::{Cluster, ClusterError, ClusterOptions, ClusterReading, ClusterStatus, MemberStatus};
+pub use service::{
+    Cluster, ClusterError, ClusterOptions, ClusterReading, ClusterStatus, MemberStatus, StatusReading,
+};
 pub use view::{ClusterView, MemberView, Presence};

@@ -128,6 +128,8 @@ pub struct ClusterStatus {
     pub addresses: Vec<String>,
     /// The other members, by name.
     pub members: Vec<MemberStatus>,
+    /// This node and the other members, with their loads and facts.
+    pub view: Arc<ClusterView>,
     /// Interests whose objects are not transferred from the peers yet.
     pub recovering: usize,
     /// Reports of members about a second node with this node's identity.
@@ -166,6 +168,21 @@ pub struct ClusterReading {
     pub clock_skew_ms: u64,
     /// Bytes received from the currently connected peers, and sent to them.
     pub bytes: (u64, u64),
+    /// Streams of members that were reset because too many waited.
+    pub streams_refused: u64,
+    /// Load and round trips of this node and of the connected members.
+    pub status: Vec<StatusReading>,
+}
+
+/// Load of a member and the round trips to it.
+#[derive(Debug, Clone)]
+pub struct StatusReading {
+    /// The member's name.
+    pub name: String,
+    /// Use of its scarcest resource; `None` if it is not known.
+    pub load_permille: Option<u32>,
+    /// Median of the round trips; `None` for this node.
+    pub rtt: Option<Duration>,
 }
 
 /// The node's cluster membership.
@@ -393,6 +410,7 @@ impl Cluster {
                 has_key,
                 addresses: Vec::new(),
                 members: Vec::new(),
+                view: self.view.load_full(),
                 recovering: 0,
                 copy: None,
             });
@@ -419,6 +437,7 @@ impl Cluster {
             has_key,
             addresses: running.handle.listen_addresses().iter().map(ToString::to_string).collect(),
             members,
+            view: self.view.load_full(),
             recovering: self.recoveries.missing(),
             copy: running.handle.own_copy(),
         })
@@ -429,7 +448,13 @@ impl Cluster {
         let running = self.running.lock();
         let Some(running) = &*running else { return ClusterReading::default() };
         let peers = running.handle.peers();
-        let TransportCounters { refused, .. } = running.handle.counters();
+        let TransportCounters { refused, streams_refused, .. } = running.handle.counters();
+        let view = self.view.load();
+        let status = view.all().filter(|member| member.is_connected()).map(|member| StatusReading {
+            name: member.name.clone(),
+            load_permille: member.load_permille(),
+            rtt: member.rtt,
+        });
         ClusterReading {
             is_member: true,
             peers: peers.len() as u64,
@@ -440,6 +465,8 @@ impl Cluster {
             bytes: peers
                 .iter()
                 .fold((0, 0), |(read, sent), peer| (read + peer.bytes_in, sent + peer.bytes_out)),
+            streams_refused: streams_refused + self.streams.refused(),
+            status: status.collect(),
         }
     }
 

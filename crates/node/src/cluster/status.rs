@@ -41,6 +41,11 @@ impl SharedView {
         self.current.load()
     }
 
+    /// The current view, to keep.
+    pub fn load_full(&self) -> Arc<ClusterView> {
+        self.current.load_full()
+    }
+
     /// The view; changes of loads and round trips alone are not notified.
     pub fn watch_facts(&self) -> watch::Receiver<Arc<ClusterView>> {
         self.facts.subscribe()

@@ -1,5 +1,7 @@
 //! Streams that members open to this node, by purpose.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use edgefaas_cluster::{IncomingStream, IncomingStreams, StreamPurpose};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
@@ -12,6 +14,7 @@ const MAX_WAITING: usize = 64;
 pub(super) struct StreamRouter {
     calls: Lane,
     artefacts: Lane,
+    refused: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -30,7 +33,7 @@ impl Default for Lane {
 
 impl Default for StreamRouter {
     fn default() -> Self {
-        Self { calls: Lane::default(), artefacts: Lane::default() }
+        Self { calls: Lane::default(), artefacts: Lane::default(), refused: AtomicU64::new(0) }
     }
 }
 
@@ -45,9 +48,15 @@ impl StreamRouter {
         while let Some(stream) = streams.recv().await {
             let (node_id, purpose) = (stream.node_id, stream.purpose);
             if self.lane(purpose).sender.try_send(stream).is_err() {
+                self.refused.fetch_add(1, Ordering::Relaxed);
                 tracing::debug!(node_id, ?purpose, "a stream was refused");
             }
         }
+    }
+
+    /// Streams that were reset because too many waited.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     fn lane(&self, purpose: StreamPurpose) -> &Lane {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use edgefaas_cluster::PeerStatus;
 use edgefaas_cluster::status::{Facts, Load, StatusError};
+use edgefaas_cluster::{PeerStatus, placement};
 
 /// The cluster, as this node sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,6 +56,23 @@ impl MemberView {
     /// A member of which only the certificate is known.
     fn unknown(node_id: u64, name: String, presence: Presence) -> Self {
         Self { node_id, name, presence, facts: Arc::default(), load: None, rtt: None }
+    }
+
+    /// Use of the node's scarcest resource, as placement sees it: above 1,000 where invocations wait. `None` if its load is
+    /// not known.
+    pub fn load_permille(&self) -> Option<u32> {
+        let load = self.load?;
+        let placed = placement::Load {
+            memory_free_bytes: load.memory_free_bytes,
+            memory_total_bytes: load.memory_total_bytes,
+            permits_free: load.permits_free,
+            permits_total: load.permits_total,
+            running: load.running,
+            queued: load.queued,
+            pressure_permille: load.pressure_permille,
+            ..placement::Load::default()
+        };
+        Some(placed.permille())
     }
 
     /// True if the node is connected.

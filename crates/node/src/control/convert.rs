@@ -17,7 +17,6 @@ use edgefaas_isolates::{
 };
 
 use crate::bridge::BridgeStatus;
-use crate::cluster::ClusterStatus;
 use crate::memory_plan::MemoryPlan;
 
 /// The sources of a deploy by function.
@@ -258,39 +257,6 @@ pub fn span(span: TraceSpan) -> proto::Span {
         error: span.error.unwrap_or_default(),
         trace_id: span.trace,
         node: span.node.map(|node| node.to_string()).unwrap_or_default(),
-    }
-}
-
-/// The cluster as the control API shows it.
-pub(super) fn cluster(status: ClusterStatus) -> proto::Cluster {
-    let id = |node_id: u64| format!("{node_id:016x}");
-    let peer = |peer: edgefaas_cluster::PeerInfo| proto::Peer {
-        address: peer.address.to_string(),
-        transport: crate::cluster::transport_name(peer.transport).to_owned(),
-        software: peer.software,
-        protocol_version: peer.protocol_version,
-        connected_ms: peer.connected_since.elapsed().as_millis() as u64,
-        rtt_us: peer.rtt.map(|rtt| rtt.as_micros() as u64),
-        bytes_in: peer.bytes_in,
-        bytes_out: peer.bytes_out,
-        skew_ms: peer.skew_ms,
-    };
-    let members = status.members.into_iter().map(|member| proto::Member {
-        name: member.name,
-        node_id: id(member.node_id),
-        addresses: member.addresses,
-        peer: member.peer.map(peer),
-        copy_address: member.copy_address,
-    });
-    proto::Cluster {
-        id: status.cluster.unwrap_or_default(),
-        name: status.name,
-        node_id: id(status.node_id),
-        has_key: status.has_key,
-        addresses: status.addresses,
-        members: members.collect(),
-        recovering: status.recovering as u32,
-        copy: status.copy,
     }
 }
 

@@ -5,6 +5,7 @@ mod connections;
 mod convert;
 mod dependencies;
 mod http;
+mod members;
 mod objects;
 mod rollouts;
 mod service;

@@ -24,8 +24,8 @@ use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 use ulid::Ulid;
 
-use super::convert;
 use super::dependencies::ControlParts;
+use super::{convert, members};
 use crate::access::UsersError;
 use crate::cluster::ClusterError;
 
@@ -305,7 +305,7 @@ impl Control for ControlService {
         // On a separate task: a client that disconnects must not interrupt the creation of a cluster.
         let made = self.tasks.spawn(async move { cluster.init(&name).await }).await;
         let made = made.map_err(|error| Status::internal(error.to_string()))?;
-        Ok(Response::new(convert::cluster(made.map_err(cluster_status)?)))
+        Ok(Response::new(members::cluster(made.map_err(cluster_status)?)))
     }
 
     async fn open_cluster(
@@ -323,7 +323,7 @@ impl Control for ControlService {
         let (cluster, name) = (self.parts.cluster.clone(), node_name(name));
         let joined = self.tasks.spawn(async move { cluster.join(&token, &name).await }).await;
         let joined = joined.map_err(|error| Status::internal(error.to_string()))?;
-        Ok(Response::new(convert::cluster(joined.map_err(cluster_status)?)))
+        Ok(Response::new(members::cluster(joined.map_err(cluster_status)?)))
     }
 
     async fn revoke_member(
@@ -335,7 +335,7 @@ impl Control for ControlService {
     }
 
     async fn get_cluster(&self, _: Request<proto::GetClusterRequest>) -> Answer<proto::Cluster> {
-        Ok(Response::new(convert::cluster(self.parts.cluster.status().map_err(cluster_status)?)))
+        Ok(Response::new(members::cluster(self.parts.cluster.status().map_err(cluster_status)?)))
     }
 
     async fn trace(&self, request: Request<proto::TraceRequest>) -> Answer<proto::TraceResponse> {

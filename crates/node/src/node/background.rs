@@ -5,7 +5,7 @@ use tokio::task::JoinSet;
 
 use super::Parts;
 use super::serving::Stages;
-use crate::cluster::serve_calls;
+use crate::cluster::{report_apps, serve_calls};
 use crate::{memory_pressure, trace_export};
 use edgefaas_cluster::calls::CallLimits;
 use edgefaas_triggers::{cron, object_change};
@@ -53,6 +53,9 @@ impl Parts {
                 tracing::error!(%error, "apps of the cluster are not rolled out to this node");
             }
         });
+        let (cluster, registry, rollout) =
+            (self.cluster.clone(), self.registry.clone(), self.rollout.clone());
+        tasks.spawn(report_apps(cluster, registry, rollout, listening.clone()));
         tasks.spawn(run_schedules(self.coordinator.clone(), listening.clone()));
         tasks.spawn(run_timers(self.coordinator.clone(), listening.clone()));
         tasks.spawn(self.durable.clone().run(listening.clone()));
