@@ -45,6 +45,9 @@ impl Storage for PausableStorage {
 /// The parts that tests use.
 pub(crate) struct TestNode {
     pub store: Arc<Store>,
+    pub registry: Arc<Registry>,
+    pub publisher: Arc<Publisher>,
+    pub workers: Arc<Workers>,
     pub broker: Broker,
     pub invoker: Arc<Invoker>,
     pub durable: Arc<DurableQueue>,
@@ -97,16 +100,16 @@ impl TestNode {
         }));
         let parts = DurableParts {
             invoker: invoker.clone(),
-            publisher,
-            registry,
+            publisher: publisher.clone(),
+            registry: registry.clone(),
             broker: broker.clone(),
             store: store.clone(),
             logs,
-            workers,
+            workers: workers.clone(),
             drain,
             clock,
         };
         let durable = Arc::new(DurableQueue::open(parts, keep).unwrap());
-        Self { store, broker, invoker, durable, storage }
+        Self { store, registry, publisher, workers, broker, invoker, durable, storage }
     }
 }

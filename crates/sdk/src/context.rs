@@ -38,6 +38,18 @@ pub struct PublishOptions {
     pub user_properties: Vec<(String, String)>,
 }
 
+/// A node of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Node {
+    /// Its name, which the header `Invocation-Node` has too.
+    pub name: String,
+    /// Its zone, if it is known.
+    pub zone: Option<String>,
+    /// Its labels.
+    pub labels: Vec<String>,
+}
+
 /// A `config` value of the manifest has another type than the requested one.
 #[derive(Debug, thiserror::Error)]
 #[error("config `{key}` is {value}, which is not a {wanted}: {source}; change it in the manifest")]
@@ -103,6 +115,24 @@ impl Context {
                 Err(ConfigError { key: key.to_owned(), value, wanted, source })
             }
         }
+    }
+
+    /// The node that runs this invocation; `None` if it is in no cluster.
+    ///
+    /// ```
+    /// # use edgefaas::prelude::*;
+    /// # fn place(context: Context) -> String {
+    /// context.node().and_then(|node| node.zone).unwrap_or_else(|| "somewhere".into())
+    /// # }
+    /// ```
+    pub fn node(&self) -> Option<Node> {
+        let value: serde_json::Value = serde_json::from_str(&self.host.config("$node")?).ok()?;
+        let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
+        Some(Node {
+            name: text(&value["name"])?,
+            zone: text(&value["zone"]),
+            labels: value["labels"].as_array().into_iter().flatten().filter_map(text).collect(),
+        })
     }
 
     /// The value of a secret; `None` if the manifest does not name it or it is not set.

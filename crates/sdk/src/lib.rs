@@ -13,7 +13,7 @@ pub mod object;
 mod reply;
 
 pub use call::PendingCall;
-pub use context::{ConfigError, Context, Log, PublishOptions};
+pub use context::{ConfigError, Context, Log, Node, PublishOptions};
 pub use edgefaas_sdk_macros::function;
 pub use error::{Error, HostError};
 pub use event::{

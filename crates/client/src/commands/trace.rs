@@ -9,6 +9,8 @@ use crate::output;
 
 /// Maximum indentation; deeper spans have the same.
 const MAX_INDENT: usize = 12;
+/// The column with the names of nodes.
+const NODE_COLUMN: usize = 1;
 
 pub async fn run(args: &Trace, global: &Global) -> anyhow::Result<()> {
     let mut client = connection::connect(global).await?;
@@ -25,7 +27,8 @@ pub async fn run(args: &Trace, global: &Global) -> anyhow::Result<()> {
     for root in spans.iter().filter(|span| is_root(span)) {
         add(&spans, root, 0, begin, &mut rows);
     }
-    let mut header = vec!["SPAN", "NODE", "AT", "TOOK", "QUEUE", "START", "EXECUTION", "STATE", "INPUT", "OUTPUT"];
+    let mut header =
+        vec!["SPAN", "NODE", "AT", "TOOK", "QUEUE", "START", "EXECUTION", "STATE", "INPUT", "OUTPUT"];
     if spans.iter().all(|span| span.node.is_empty()) {
         header.remove(NODE_COLUMN);
         rows.iter_mut().for_each(|row| drop(row.remove(NODE_COLUMN)));

@@ -89,6 +89,24 @@ impl Backoff {
     }
 }
 
+/// The calls of this node to one member.
+#[derive(Clone)]
+pub struct CallLoad {
+    peer: Arc<Peer>,
+}
+
+impl CallLoad {
+    /// Number of calls in flight.
+    pub fn in_flight(&self) -> usize {
+        self.peer.in_flight.load(Relaxed)
+    }
+
+    /// True while no call goes to the member, because it failed or refused a short time ago.
+    pub fn is_backing_off(&self) -> bool {
+        self.peer.backoff.lock().remaining(Instant::now()).is_some()
+    }
+}
+
 /// A call in flight to a member.
 struct InFlight<'a>(&'a Peer);
 
@@ -141,15 +159,9 @@ impl Calls {
         answer
     }
 
-    /// Number of calls in flight to a member.
-    pub fn in_flight(&self, node_id: u64) -> usize {
-        self.inner.peers.lock().get(&node_id).map_or(0, |peer| peer.in_flight.load(Relaxed))
-    }
-
-    /// True while no call goes to a member, because it failed or refused a short time ago.
-    pub fn is_backing_off(&self, node_id: u64) -> bool {
-        let peers = self.inner.peers.lock();
-        peers.get(&node_id).is_some_and(|peer| peer.backoff.lock().remaining(Instant::now()).is_some())
+    /// The calls to a member, as this node counts them. It may be kept, and read for each decision.
+    pub fn load(&self, node_id: u64) -> CallLoad {
+        CallLoad { peer: self.peer(node_id) }
     }
 
     /// Forgets members that `keep` refuses: those that were removed from the cluster.

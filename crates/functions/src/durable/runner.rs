@@ -530,7 +530,7 @@ fn failure_kind(error: &InvocationError) -> FailureKind {
             FailureKind::StoreFailed
         }
         E::Remote { error, .. } => match error.kind {
-            RemoteErrorKind::DiskFull => FailureKind::Deferred(OVERLOADED_WAIT),
+            RemoteErrorKind::DiskFull | RemoteErrorKind::ShareUsed => FailureKind::Deferred(OVERLOADED_WAIT),
             RemoteErrorKind::NotRunnable => FailureKind::Deferred(NOT_RUNNABLE_WAIT),
             RemoteErrorKind::Commit | RemoteErrorKind::Unknown => FailureKind::Attempt,
         },

@@ -9,7 +9,7 @@ use super::unfinished::Unfinished;
 use super::{Attempt, Effects, Entered, Invoker, Place};
 use crate::invocation::{Invocation, InvocationError, Outcome};
 use crate::registry::{Code, LiveFunction};
-use crate::remote::{Arrival, Elsewhere, Ended, NoNode, RemoteNode, Repeat};
+use crate::remote::{Arrival, Elsewhere, Ended, NoNode, RemoteNode, Repeat, ThisNode};
 
 /// Time for the way to another node and back, besides the limits of the function.
 const WAY: Duration = Duration::from_secs(1);
@@ -26,6 +26,11 @@ impl Invoker {
     /// Sets the other nodes. Only the first call has an effect; before it, all invocations run on this node.
     pub fn set_elsewhere(&self, elsewhere: Elsewhere) {
         let _ = self.elsewhere.set(elsewhere);
+    }
+
+    /// This node, as a member of its cluster. `None` in no cluster.
+    pub fn this_node(&self) -> Option<Arc<ThisNode>> {
+        self.elsewhere.get()?.placer.this_node()
     }
 
     /// The place of an invocation that has just arrived: a permit or a slot in the queue, or another node.

@@ -23,6 +23,9 @@ use crate::outgoing;
 use crate::registry::LiveFunction;
 use crate::topics::{PREFIX, call_topic, functions_may_publish};
 
+/// The key of `config` under which the SDKs read the name, zone and labels of the node, as JSON. No key of its own in `wit/`:
+/// components that were built before still run.
+const NODE_KEY: &str = "$node";
 /// Minimum number of bytes that a log line counts.
 const LINE_BYTES: usize = 16;
 
@@ -298,6 +301,12 @@ impl Host for InvocationHost {
     }
 
     fn config(&mut self, key: &str) -> Option<String> {
+        if key == NODE_KEY {
+            return self.invoker.this_node().map(|node| {
+                serde_json::json!({ "name": &*node.name, "zone": node.zone, "labels": node.labels })
+                    .to_string()
+            });
+        }
         self.function.spec.config.get(key).map(|value| value.to_string())
     }
 

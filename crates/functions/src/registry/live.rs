@@ -313,3 +313,31 @@ fn isolation(spec: &manifest::Function) -> Isolation {
         false => Isolation::Fresh,
     }
 }
+
+/// The first function of a manifest, without code.
+#[cfg(test)]
+pub(crate) fn function_of(manifest: &str) -> Arc<LiveFunction> {
+    let manifest = Manifest::parse(manifest, "edgefaas.toml").expect("a manifest");
+    let source = |name: &String| {
+        let (digest, kind) = ("0".to_owned(), "javascript".to_owned());
+        (name.clone(), app_records::SourceRecord { digest, kind, bytes: 1 })
+    };
+    let revision = Revision {
+        format: 1,
+        manifest: String::new(),
+        functions: manifest.functions.keys().map(source).collect(),
+        assets: BTreeMap::new(),
+        workflows: BTreeMap::new(),
+    };
+    let record = AppRecord {
+        format: 1,
+        live: "0".to_owned(),
+        deployed_unix_ms: 0,
+        previous: Vec::new(),
+        deployment: None,
+        reach: Reach::ThisNode,
+        code: Code::Here,
+    };
+    let app = LiveApp::new(&manifest, &revision, &record, Vec::new(), &FunctionFamilies::default());
+    app.functions.first().expect("a function").clone()
+}

@@ -35,6 +35,8 @@ pub use deploy::{ClusterScope, Deploy, Deployed, Scope, Selects};
 pub use deploy_error::DeployError;
 pub use dry_run::{DRY_RUN_STACK_BYTES, DryRunError, dry_run_memory_bytes, dry_run_workflows};
 pub use interests::{Interest, Interests, SharedInterests, Waiter};
+#[cfg(test)]
+pub(crate) use live::function_of;
 pub use live::{LiveApp, LiveFunction, ProgramError};
 pub use reply_size::{Expected, Probe, ReplySize, SMALL_REPLY_BYTES};
 pub use routes::{HttpRoute, MqttRoute, ObjectRoute, RouteConflict, Routes, ScheduleRoute};

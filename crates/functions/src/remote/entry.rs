@@ -73,7 +73,7 @@ impl Elsewhere {
         deadline: Instant,
         arrival: Arrival,
     ) -> Ended {
-        let head = envelope::head(function, invocation, repeat, &self.placer.entry());
+        let head = envelope::head(function, invocation, repeat, self.placer.this_node().as_deref());
         let mut tried = Vec::new();
         loop {
             let sent = Instant::now();

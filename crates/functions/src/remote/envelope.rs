@@ -6,7 +6,7 @@ use edgefaas_isolates::{Event, Trigger};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::EntryNode;
+use super::ThisNode;
 use crate::invocation::{Invocation, Principal};
 use crate::registry::LiveFunction;
 
@@ -48,7 +48,7 @@ pub fn head(
     function: &LiveFunction,
     invocation: &Invocation,
     repeat: Repeat,
-    entry: &EntryNode,
+    entry: Option<&ThisNode>,
 ) -> CallHead {
     CallHead {
         id: invocation.id.clone(),
@@ -63,8 +63,8 @@ pub fn head(
         depth: invocation.depth.into(),
         hops: 1,
         is_repeated: repeat == Repeat::UntilDone,
-        entry_node: entry.id,
-        entry_zone: entry.zone.to_string(),
+        entry_node: entry.map_or(0, |entry| entry.id),
+        entry_zone: entry.and_then(|entry| entry.zone.clone()).unwrap_or_default(),
         body_bytes: 0,
     }
 }

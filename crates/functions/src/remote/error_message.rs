@@ -33,6 +33,8 @@ pub enum RemoteErrorKind {
     DiskFull,
     /// The changes could not be committed.
     Commit,
+    /// The entry node has used up its share of the executing node.
+    ShareUsed,
     /// A newer version of edgefaas has made the error.
     Unknown,
 }
@@ -43,6 +45,7 @@ impl RemoteErrorKind {
             Self::NotRunnable => "Function cannot run",
             Self::DiskFull => "Disk full",
             Self::Commit => "Commit failed",
+            Self::ShareUsed => "Share of the node used up",
             Self::Unknown => "Failed on another node",
         }
     }
@@ -51,6 +54,7 @@ impl RemoteErrorKind {
         match self {
             Self::NotRunnable | Self::Unknown => "error",
             Self::DiskFull | Self::Commit => "commit",
+            Self::ShareUsed => "rejected",
         }
     }
 }
@@ -78,6 +82,7 @@ enum Kind {
     Workflow = 16,
     DiskFull = 17,
     Commit = 18,
+    ShareUsed = 19,
     Failed = 20,
     TimedOut = 21,
     CpuTimeUsed = 22,
@@ -195,6 +200,7 @@ impl From<&InvocationError> for ErrorMessage {
                     RemoteErrorKind::NotRunnable => Kind::NotRunnable,
                     RemoteErrorKind::DiskFull => Kind::DiskFull,
                     RemoteErrorKind::Commit => Kind::Commit,
+                    RemoteErrorKind::ShareUsed => Kind::ShareUsed,
                     RemoteErrorKind::Unknown => Kind::Unknown,
                 };
                 (kind, function.as_str())
@@ -285,6 +291,7 @@ impl ErrorMessage {
             Kind::NotRunnable => remote(RemoteErrorKind::NotRunnable),
             Kind::DiskFull => remote(RemoteErrorKind::DiskFull),
             Kind::Commit => remote(RemoteErrorKind::Commit),
+            Kind::ShareUsed => remote(RemoteErrorKind::ShareUsed),
             Kind::UnknownFunction => E::UnknownFunction { name: function, near: self.near },
             Kind::PayloadTooLarge => {
                 E::PayloadTooLarge { function, actual_bytes: first, limit_bytes: second }

@@ -11,7 +11,8 @@ use edgefaas_state::store::{CommitError, Durability, Store};
 use tokio::time::{Instant, sleep};
 
 use super::remembered::{Begin, CallId, Remembered, Running, Sent};
-use super::{MAX_HOPS, RemoteError, RemoteErrorKind, envelope, outcome};
+use super::shares::{ShareFull, Use, UsedShares};
+use super::{MAX_HOPS, Placer, RemoteError, RemoteErrorKind, envelope, outcome};
 use crate::invocation::{Invocation, InvocationError, Outcome};
 use crate::invoker::{Attempt, Invoker};
 use crate::publisher::Publisher;
@@ -43,17 +44,20 @@ pub struct ExecutorParts {
     pub clock: Clock,
     /// Outcomes of repeated invocations.
     pub remembered: Arc<Remembered>,
+    /// Decides how much of this node other nodes may use.
+    pub placer: Arc<dyn Placer>,
 }
 
 /// Runs invocations that other members have placed here.
 pub struct Executor {
     parts: ExecutorParts,
+    used: UsedShares,
 }
 
 impl Executor {
     /// An executor without invocations.
     pub fn new(parts: ExecutorParts) -> Self {
-        Self { parts }
+        Self { parts, used: UsedShares::default() }
     }
 
     /// Runs a call on a worker, and answers it. Does not wait.
@@ -90,10 +94,11 @@ impl Executor {
 
     /// Runs a call that its caller does not repeat. `None` if the caller is gone.
     async fn once(&self, call: &mut IncomingCall, head: CallHead, body: Bytes) -> Option<Sent> {
-        let (function, invocation, remaining) = match self.check(head, body, call.peer()) {
+        let checked = match self.check(head, body, call.peer()) {
             Ok(checked) => checked,
             Err(error) => return Some((outcome::refusal(&error), Bytes::new())),
         };
+        let Checked { function, invocation, remaining, _use } = checked;
         let admitted = match self.parts.invoker.admit_for(function, invocation, remaining) {
             Ok(admitted) => admitted,
             Err(error) => return Some((outcome::refusal(&error), Bytes::new())),
@@ -149,10 +154,11 @@ impl Executor {
         body: Bytes,
     ) -> Option<Sent> {
         let refused = |error: &InvocationError| Some((outcome::refusal(error), Bytes::new()));
-        let (function, mut invocation, remaining) = match self.check(head, body, call.peer()) {
+        let checked = match self.check(head, body, call.peer()) {
             Ok(checked) => checked,
             Err(error) => return refused(&error),
         };
+        let Checked { function, mut invocation, remaining, _use } = checked;
         let invoker = &self.parts.invoker;
         let (id, depth) = (invocation.id.clone(), invocation.depth);
         let traced = invoker.begin_trace(&mut invocation);
@@ -196,13 +202,8 @@ impl Executor {
         Some(sent)
     }
 
-    /// The function, the invocation and the remaining time of a call.
-    fn check(
-        &self,
-        head: CallHead,
-        body: Bytes,
-        peer: u64,
-    ) -> Result<(Arc<LiveFunction>, Invocation, Duration), InvocationError> {
+    /// Checks a call before anything of it is started.
+    fn check(&self, head: CallHead, body: Bytes, peer: u64) -> Result<Checked, InvocationError> {
         let refused = |status: u16, detail: String| {
             let error = RemoteError { status, kind: RemoteErrorKind::Unknown, detail };
             InvocationError::Remote { function: head.function.clone(), error: Box::new(error) }
@@ -216,6 +217,10 @@ impl Executor {
         let Some(function) = function.filter(|function| function.code == Code::Here).cloned() else {
             return Err(InvocationError::UnknownFunction { name: head.function, near: Vec::new() });
         };
+        let invocation_bytes = function.spec.limits.memory_bytes as u64;
+        let share = self.parts.placer.share(peer, invocation_bytes);
+        let _use =
+            self.used.take(peer, invocation_bytes, share).map_err(|full| refused_share(&head, &full))?;
         let remaining = Duration::from_millis(head.remaining_ms.into());
         let remaining = remaining - MARGIN.min(remaining / 10);
         let detail = |error: envelope::EnvelopeError| error.to_string();
@@ -224,8 +229,16 @@ impl Executor {
             let error = RemoteError { status: 502, kind: RemoteErrorKind::Unknown, detail: detail(error) };
             InvocationError::Remote { function: name, error: Box::new(error) }
         })?;
-        Ok((function, invocation, remaining))
+        Ok(Checked { function, invocation, remaining, _use })
     }
+}
+
+/// A call that may be admitted.
+struct Checked {
+    function: Arc<LiveFunction>,
+    invocation: Invocation,
+    remaining: Duration,
+    _use: Use,
 }
 
 /// What a lost connection means for an invocation.
@@ -254,6 +267,11 @@ async fn watched<T>(call: &mut IncomingCall, on_loss: OnLoss, work: impl Future<
             },
         }
     }
+}
+
+fn refused_share(head: &CallHead, full: &ShareFull) -> InvocationError {
+    let error = RemoteError { status: 429, kind: RemoteErrorKind::ShareUsed, detail: full.to_string() };
+    InvocationError::Remote { function: head.function.clone(), error: Box::new(error) }
 }
 
 fn commit_error(function: &LiveFunction, error: CommitError) -> InvocationError {

@@ -18,13 +18,16 @@ mod executor;
 mod outcome;
 mod placer;
 mod remembered;
+mod shares;
+#[cfg(test)]
+mod tests;
 
 pub use entry::Elsewhere;
 pub(crate) use entry::{Arrival, Ended};
 pub(crate) use envelope::Repeat;
 pub use error_message::{RemoteError, RemoteErrorKind};
 pub use executor::{Executor, ExecutorParts};
-pub use placer::{EntryNode, NoNode, NodeFailure, Placement, Placer, RemoteNode};
+pub use placer::{NoNode, NodeFailure, Placement, Placer, RemoteNode, Share, ThisNode};
 pub use remembered::{RememberLimits, Remembered};
 
 /// Maximum number of nodes that an invocation passes: the executing node does not place it again.

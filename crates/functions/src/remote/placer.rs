@@ -4,17 +4,31 @@ use std::fmt;
 use std::sync::Arc;
 
 use edgefaas_cluster::calls::NotStarted;
+use edgefaas_cluster::placement::Refusal;
 
 use crate::invocation::Invocation;
 use crate::registry::LiveFunction;
 
-/// Decides where invocations run. The node implements it over the placement policies and its view of the cluster.
+/// Decides where invocations run, and how much of this node other nodes may use. The node implements it over the placement
+/// policies and its view of the cluster.
 pub trait Placer: Send + Sync {
     /// The place of an invocation. Does not wait. Nodes of `tried` did not start it.
     fn place(&self, function: &LiveFunction, invocation: &Invocation, tried: &[NodeFailure]) -> Placement;
 
-    /// This node.
-    fn entry(&self) -> EntryNode;
+    /// This node, as a member of its cluster. `None` in no cluster.
+    fn this_node(&self) -> Option<Arc<ThisNode>>;
+
+    /// What member `node_id` may use of this node for invocations that need `invocation_bytes` each.
+    fn share(&self, node_id: u64, invocation_bytes: u64) -> Share;
+}
+
+/// The part of a node that another one may use at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// Function memory in bytes, by the limits of the functions. 0: nothing.
+    pub memory_bytes: u64,
+    /// Invocations.
+    pub permits: u32,
 }
 
 /// Where an invocation runs.
@@ -37,13 +51,17 @@ pub struct RemoteNode {
     pub name: Arc<str>,
 }
 
-/// The node at which an event arrived.
+/// This node, as a member of its cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EntryNode {
+pub struct ThisNode {
     /// Its number.
     pub id: u64,
-    /// Its zone; empty if it has none.
-    pub zone: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its zone, if it has one.
+    pub zone: Option<String>,
+    /// Its labels.
+    pub labels: Vec<String>,
 }
 
 /// A node that did not start an invocation.
@@ -58,11 +76,11 @@ pub struct NodeFailure {
 /// Reasons why no node can run an invocation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoNode {
-    /// No node satisfies the placement policy.
-    #[error("no node satisfies the policy `{tag}` (`edgefaas policy explain FUNCTION` says why)")]
+    /// The placement policies allow no node.
+    #[error("{refusal}; `edgefaas policy explain FUNCTION` shows the decision")]
     Policy {
-        /// The tag of the policy.
-        tag: Arc<str>,
+        /// The reasons, as numbers of nodes.
+        refusal: Refusal,
     },
     /// All nodes that the policy allows were tried.
     #[error("{}", DisplayFailures(.failures))]

@@ -3,16 +3,19 @@
 //! `files` stores the keys and the member list; `service` starts and stops the transport and answers the control port;
 //! `driver` connects the transport, the replication state machine and the local objects; `throttle` limits the time
 //! that replication takes. `status` sends the load (`load`, `pressure`) and the facts of this node and keeps the `view` of
-//! all members; `members` has those for rollouts, `app_facts` reports the apps of
-//! this node; `artefact_streams` fetches and serves parts of revisions; `streams` distributes the streams that members open.
+//! all members; `members` has those for rollouts, `app_facts` reports the apps of this node; `streams` distributes the
+//! streams that members open. `artefact_streams` fetches and serves parts of revisions, `calls` makes and serves remote calls,
+//! and `placer` decides where invocations run.
 
 pub(crate) mod artefact_streams;
 mod app_facts;
+mod calls;
 mod delta;
 mod driver;
 mod files;
 mod load;
 mod members;
+mod placer;
 mod pressure;
 mod replica;
 mod service;
@@ -25,8 +28,10 @@ mod view;
 const REVOKED: &str = "this node was revoked in its cluster, and works alone; move `cluster/` out of its data directory to join again";
 
 pub use app_facts::report_apps;
+pub use calls::{calls, serve_calls};
 pub use files::{ClusterFiles, FilesError};
 pub use load::LoadSources;
+pub use placer::PolicyPlacer;
 pub(crate) use service::transport_name;
 pub use service::{
     Cluster, ClusterError, ClusterOptions, ClusterReading, ClusterStatus, MemberStatus, StatusReading,

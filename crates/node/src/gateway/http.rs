@@ -25,7 +25,9 @@ use super::Gateway;
 use super::connection_slots::ConnectionSlot;
 use super::reply_budget::Reservation;
 use super::request_head::{MAX_HEAD_BYTES, RequestHeads, Scanned};
-use super::response::{HttpReply, body_problem, header_text, no_reply_memory, problem_reply, result_reply};
+use super::response::{
+    HttpReply, body_problem, header_text, no_reply_memory, problem_reply, result_reply, set_node,
+};
 use super::socket::GatewaySocket;
 use super::websocket::{self, WebSocketUpgrade};
 use super::write_progress::WriteProgress;
@@ -218,16 +220,20 @@ async fn handle(
     let id = invocation.id.clone();
     let outcome = match gateway.invoker.admit_to(function.clone(), invocation) {
         Ok(admitted) => gateway.invoker.run(admitted).await,
-        Err(error) => Outcome { id, result: Err(error), timing: Timing::default() },
+        Err(error) => Outcome { id, result: Err(error), timing: Timing::default(), node: None },
     };
-    let Outcome { id, result, timing } = outcome;
+    let Outcome { id, result, timing, node } = outcome;
     match &result {
         Ok(reply) => function.reply_size.learn(body_bytes(reply)),
         Err(InvocationError::Run { .. }) => function.reply_size.learn(0),
         Err(_) => {}
     }
     let result = result.map_err(|error| Problem::of(&error, Some(&id)));
-    result_reply(reservation, &id, result, timing, authorised.audience)
+    let mut reply = result_reply(reservation, &id, result, timing, authorised.audience);
+    if let Some(node) = node.or_else(|| gateway.invoker.this_node().map(|this| this.name.clone())) {
+        set_node(&mut reply, &node);
+    }
+    reply
 }
 
 /// Reserves memory for the reply of a function before it runs. While this waits, the event counts against the memory limit

@@ -13,6 +13,7 @@ use super::reply_budget::{ReplyBudgetFull, Reservation};
 use super::request_body::{BODY_TIMEOUT, BodyError};
 
 pub(super) const INVOCATION_ID: HeaderName = HeaderName::from_static("invocation-id");
+const INVOCATION_NODE: HeaderName = HeaderName::from_static("invocation-node");
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// Headers that belong to a connection and not to a message (RFC 9110, section 7.6.1).
@@ -102,6 +103,13 @@ pub(super) fn result_reply(
         headers.append(SERVER_TIMING, timing);
     }
     reply
+}
+
+/// Names the node that ran an invocation.
+pub(super) fn set_node(reply: &mut HttpReply, name: &str) {
+    if let Ok(name) = HeaderValue::from_str(name) {
+        reply.headers_mut().insert(INVOCATION_NODE, name);
+    }
 }
 
 /// Accounts the body of a reply until it is sent.

@@ -6,8 +6,9 @@ use tokio::task::JoinSet;
 
 use super::Parts;
 use super::serving::Stages;
-use crate::cluster::{artefact_streams, report_apps};
+use crate::cluster::{artefact_streams, report_apps, serve_calls};
 use crate::{memory_pressure, trace_export};
+use edgefaas_cluster::calls::CallLimits;
 use edgefaas_triggers::{cron, object_change};
 
 impl Parts {
@@ -38,6 +39,14 @@ impl Parts {
             self.workers.clone(),
             self.platform.clock.clone(),
             listening.clone(),
+        ));
+        tasks.spawn(self.placer.clone().run(listening.clone()));
+        // Calls of other nodes end with the connections of clients.
+        tasks.spawn(serve_calls(
+            self.cluster.clone(),
+            self.executor.clone(),
+            CallLimits::default(),
+            stages.connected.clone(),
         ));
         let (rollout, until) = (self.rollout.clone(), listening.clone());
         tasks.spawn(async move {

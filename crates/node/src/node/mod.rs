@@ -37,8 +37,7 @@ use self::serving::Stages;
 use self::startup_checks::{check_credentials, files_with_keys};
 use crate::access::{Access, AccessControl, AccessHook, Policy};
 use crate::bridge::{Bridges, LoopPreventionHook};
-use crate::cluster::artefact_streams;
-use crate::cluster::{Cluster, LoadSources};
+use crate::cluster::{Cluster, LoadSources, PolicyPlacer, artefact_streams, calls};
 use crate::config::NodeConfig;
 use crate::control::{self, ClusterCommands, ControlParts, NodeFacts};
 use crate::gateway::Gateway;
@@ -54,6 +53,8 @@ use crate::settings::{
     max_message_bytes, step_durability, store_options, trace_limits,
 };
 use crate::tls::{ClientCertificates, Tls};
+use edgefaas_cluster::calls::CallLimits;
+use edgefaas_functions::remote::{Elsewhere, Executor, ExecutorParts, RememberLimits, Remembered};
 use edgefaas_triggers::mqtt::{Targets, TriggerHook};
 
 /// Maximum time for connections to end, after the running invocations.
@@ -94,6 +95,8 @@ struct Parts {
     otlp: Option<String>,
     bridges: Arc<Bridges>,
     cluster: Arc<Cluster>,
+    placer: Arc<PolicyPlacer>,
+    executor: Arc<Executor>,
     rollout: Arc<Rollout>,
     tls: Option<Arc<Tls>>,
     control: Arc<ControlParts>,
@@ -229,6 +232,21 @@ impl Node {
             durability: step_durability(&config),
             node_id: store.node_id(),
         }));
+        let placer = Arc::new(PolicyPlacer::new(cluster.clone(), registry.clone()));
+        let remote_calls = calls(&cluster, CallLimits::default());
+        placer.set_calls(remote_calls.clone());
+        invoker.set_elsewhere(Elsewhere { placer: placer.clone(), calls: remote_calls });
+        let executor = Arc::new(Executor::new(ExecutorParts {
+            invoker: invoker.clone(),
+            registry: registry.clone(),
+            publisher: publisher.clone(),
+            store: store.clone(),
+            traces: traces.clone(),
+            workers: workers.clone(),
+            clock: platform.clock.clone(),
+            remembered: Arc::new(Remembered::open(store.clone(), RememberLimits::default())?),
+            placer: placer.clone(),
+        }));
         let workflows: Arc<dyn WorkflowRunner> = coordinator.clone();
         invoker.set_workflow_runner(Arc::downgrade(&workflows));
         let targets = Arc::new(Targets {
@@ -341,6 +359,8 @@ impl Node {
             otlp: config.traces.otlp,
             bridges,
             cluster,
+            placer,
+            executor,
             rollout,
             tls,
             control,

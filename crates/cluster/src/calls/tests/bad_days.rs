@@ -29,7 +29,7 @@ async fn a_lost_connection_says_if_the_call_may_have_run() {
         assert_eq!(call.cancelled().await, Cancelled::ConnectionLost);
         let lost = MayHaveRun::ConnectionLost { started: has_started };
         assert_eq!(waiting.await.unwrap(), Err(lost.into()));
-        while pair.calls.is_backing_off(PEER) {
+        while pair.calls.load(PEER).is_backing_off() {
             tokio::time::pause();
             tokio::time::advance(Duration::from_secs(1)).await;
         }
@@ -47,10 +47,10 @@ async fn an_unreachable_member_is_tried_again_after_a_pause_that_grows() {
         assert_eq!(error, NotStarted::Unreachable { reason: "no channel".into() }.into());
         let error = calls.call(PEER, head(), Bytes::new(), soon()).await.unwrap_err();
         let CallError::NotStarted(NotStarted::BackingOff { wait }) = error else { panic!("{error}") };
-        assert!(calls.is_backing_off(PEER));
+        assert!(calls.load(PEER).is_backing_off());
         waits.push(wait.as_millis());
         tokio::time::advance(wait).await;
-        assert!(!calls.is_backing_off(PEER));
+        assert!(!calls.load(PEER).is_backing_off());
     }
     assert_eq!(waits, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
 }
@@ -70,7 +70,7 @@ async fn a_full_member_refuses_and_is_left_alone_for_a_while() {
     held[1].cancelled().await;
     let refused = call(pair.calls.clone()).await.unwrap_err();
     assert_eq!(refused, NotStarted::Refused.into());
-    assert!(pair.calls.is_backing_off(PEER));
+    assert!(pair.calls.load(PEER).is_backing_off());
     held.clear();
     tokio::time::advance(Duration::from_millis(100)).await;
     let answering = async {

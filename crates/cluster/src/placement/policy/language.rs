@@ -6,7 +6,7 @@ use super::fault::Place;
 pub const DEFAULT_TAG: &str = "default";
 
 /// A checked policy of the cluster.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {
     /// How much of a node other zones may use.
     pub distribution: Distribution,
