@@ -7,8 +7,8 @@
 //! streams that members open. `artefact_streams` fetches and serves parts of revisions, `calls` makes and serves remote calls,
 //! and `placer` decides where invocations run.
 
-pub(crate) mod artefact_streams;
 mod app_facts;
+pub(crate) mod artefact_streams;
 mod calls;
 mod delta;
 mod driver;
