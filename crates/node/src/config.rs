@@ -630,4 +630,19 @@ mod tests {
             assert!(error.contains(words), "{error}");
         }
     }
+
+    #[test]
+    fn zones_and_labels_are_checked() {
+        let check = |text: &str| {
+            let config: NodeConfig = toml::from_str(&format!("[cluster]\n{text}")).unwrap();
+            config.check().map_err(|error| error.to_string())
+        };
+        assert_eq!(check("zone = \"east-wing\"\nlabels = [\"camera\", \"floor=2\"]"), Ok(()));
+        let error = check("zone = \"east wing\"").unwrap_err();
+        assert!(error.starts_with("`east wing` in cluster.zone is not a name: write 1 to 63"), "{error}");
+        let error = check("labels = [\"a\", \"\"]").unwrap_err();
+        assert!(error.starts_with("`` in cluster.labels is not a name"), "{error}");
+        let many = format!("labels = {:?}", vec!["a"; MAX_LABELS + 1]);
+        assert_eq!(check(&many).unwrap_err(), "cluster.labels has 33 labels; at most 32 are allowed");
+    }
 }

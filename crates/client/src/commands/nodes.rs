@@ -15,7 +15,9 @@ const SKEW_SHOWN_MS: u64 = 1000;
 /// Widths of the columns with names; the table has at most 100 columns with them.
 const NODE_WIDTH: usize = 20;
 const ZONE_WIDTH: usize = 18;
-const LABELS_WIDTH: usize = 24;
+const LABELS_WIDTH: usize = 20;
+/// A higher load is not shown.
+const MAX_LOAD_PERCENT: u32 = 999;
 
 /// A member, or the node that answers.
 struct Row<'a> {
@@ -187,7 +189,11 @@ impl Row<'_> {
 
     fn load(&self) -> String {
         let permille = self.status.load.as_ref().map(|load| load.permille);
-        permille.map(|permille| format!("{} %", permille.div_ceil(10))).unwrap_or_default()
+        match permille.map(|permille| permille.div_ceil(10)) {
+            None => String::new(),
+            Some(percent) if percent > MAX_LOAD_PERCENT => format!("> {MAX_LOAD_PERCENT} %"),
+            Some(percent) => format!("{percent} %"),
+        }
     }
 
     fn round_trip(&self) -> String {
