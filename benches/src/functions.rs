@@ -37,6 +37,8 @@ pub enum Guest {
     Wait,
     /// Works on stateful objects, or on a hash of Redis; with the SDK.
     Objects,
+    /// Reads a property of a document in Redis; with the SDK.
+    Document,
 }
 
 impl Guest {
@@ -46,6 +48,7 @@ impl Guest {
             Self::Proxy => "proxy",
             Self::Wait => "wait",
             Self::Objects => "objects",
+            Self::Document => "document",
         }
     }
 

@@ -2,11 +2,13 @@
 //!
 //! `benches/isolates/` measures the parts with criterion; the program `end-to-end` runs the real binary beside its
 //! peers and writes `results/*.json`; `workflows` has chains of functions, `objects` stateful objects; `soak` has
-//! functions that misbehave, `hostile` attacks a node with little memory, `photons` runs a trace of many functions on it and on a process for each instance; the
+//! functions that misbehave, `hostile` attacks a node with little memory, `photons` runs a trace of many functions on it and on a process for each instance;
+//! `placement`, `remote-call` and `fifty-nodes` have clusters on a network of their own; the
 //! program `report` makes `docs/benchmarks.md` of them.
 
 pub mod broker_load;
 pub mod client;
+pub mod fleet;
 pub mod functions;
 pub mod http;
 pub mod misbehaviours;

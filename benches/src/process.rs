@@ -9,6 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use edgefaas_testnet::Host;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A child that has said its first line. Dropping it kills it.
@@ -45,13 +46,30 @@ impl Process {
         // Errors with pictures of the stack are for who looks for a fault.
         command.stdin(Stdio::null()).env_remove("RUST_BACKTRACE");
         let started = Instant::now();
-        let mut child = command.spawn().with_context(|| format!("{command:?} cannot be started"))?;
+        let child = command.spawn().with_context(|| format!("{command:?} cannot be started"))?;
+        Self::reading(child, &format!("{command:?}"), started, pipe)
+    }
+
+    /// Starts `command` on a host of a test network, and waits for its first line.
+    pub fn start_on(host: &Host, mut command: Command) -> anyhow::Result<Self> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).env_remove("RUST_BACKTRACE");
+        let (started, described) = (Instant::now(), format!("{command:?}"));
+        let child = host.spawn(command).with_context(|| format!("{described} cannot be started"))?;
+        Self::reading(child, &described, started, |child| child.stdout.take().map(OwnedFd::from))
+    }
+
+    fn reading(
+        mut child: Child,
+        command: &str,
+        started: Instant,
+        pipe: fn(&mut Child) -> Option<OwnedFd>,
+    ) -> anyhow::Result<Self> {
         let mut said = BufReader::new(File::from(pipe(&mut child).context("it is piped")?));
         let mut first_line = String::new();
         said.read_line(&mut first_line)?;
         let ready_after = started.elapsed();
         if first_line.is_empty() {
-            bail!("{command:?} ended with {} before it was ready", child.wait()?);
+            bail!("{command} ended with {} before it was ready", child.wait()?);
         }
         Ok(Self { child, _said: said, first_line, started, ready_after })
     }

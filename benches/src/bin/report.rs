@@ -15,7 +15,7 @@ use edgefaas_benches::{repository, results_folder, target_folder};
 use serde::Deserialize;
 
 /// The order in which reports are shown.
-const ORDER: [&str; 24] = [
+const ORDER: [&str; 27] = [
     "broker",
     "broker-parts",
     "mqtt",
@@ -40,6 +40,9 @@ const ORDER: [&str; 24] = [
     "objects-lag",
     "objects-recovery",
     "objects-simulation",
+    "placement",
+    "remote-call",
+    "fifty-nodes",
 ];
 
 const INTRODUCTION: &str = "\
@@ -58,6 +61,9 @@ target/release/hostile                    # needs root (control groups, tmpfs); 
 target/release/photons                    # needs Node.js; --quick for a first look
 target/release/workflows                  # needs redis-server; the same
 target/release/objects --results          # needs redis-server; --full for clusters of 20 and 30 nodes too
+target/release/placement --results        # needs root and redis-server; four hours, --quick for a first look
+target/release/remote-call --results      # needs root
+target/release/fifty-nodes --results      # needs root; --base OLD for the idle cost of another version
 cargo bench --workspace --bench isolates && cargo bench -p edgefaas-broker
 target/release/versus --base OLD --head NEW  # two binaries of the node on the hot path; prints only
 target/release/report --collect           # makes this page of benches/results/*.json
