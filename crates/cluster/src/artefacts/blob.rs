@@ -116,7 +116,10 @@ impl Blob {
         for (node, partner) in &mut self.partners {
             partner.requests.clear();
             if std::mem::take(&mut partner.opened) {
-                out.push(Output::Send { node: *node, message: Message::new(digest, Kind::Close(Close {})) });
+                out.push(Output::Send {
+                    node: *node,
+                    message: Message::new(digest, Kind::Close(Close {})),
+                });
             }
         }
         self.partners.retain(|_, partner| partner.is_told);

@@ -17,7 +17,7 @@ const REQUESTS_PER_PARTNER: usize = 2;
 /// Requests open at all members together.
 const MAX_REQUESTS: usize = 24;
 /// Part of the chunks at a member that one request names.
-const SET_SHARE: usize = 4;
+const SET_SHARE: usize = 12;
 const MAX_SET: usize = 64;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(6);
 const TREE_TIMEOUT: Duration = Duration::from_secs(4);
@@ -117,7 +117,9 @@ impl Blob {
         }
         match self.tree.clone() {
             None => self.ask_for_tree(digest, &mut fetch, local, out),
-            Some(tree) => self.ask_for_chunks(digest, tree.size_bytes(), &mut fetch, (place, reach), local, out),
+            Some(tree) => {
+                self.ask_for_chunks(digest, tree.size_bytes(), &mut fetch, (place, reach), local, out)
+            }
         }
         self.fetch = Some(fetch);
     }
@@ -138,7 +140,9 @@ impl Blob {
             .collect();
         let mut wanted = partners::choose(&digest, local.me, local.zone, &candidates, reach);
         // A fetcher that has opened the blob here is a partner in both directions.
-        wanted.extend(self.partners.iter().filter(|(_, one)| one.is_told && !one.is_faulty).map(|(node, _)| *node));
+        wanted.extend(
+            self.partners.iter().filter(|(_, one)| one.is_told && !one.is_faulty).map(|(node, _)| *node),
+        );
         for node in wanted {
             if let Some(partner) = self.partner(node)
                 && !partner.opened
@@ -249,9 +253,11 @@ impl Blob {
         }
         if place.gateways > 1 {
             far = ChunkSet::none(self.have.chunks());
-            (0..self.have.chunks()).filter(|index| index % place.gateways == place.rank).for_each(|index| {
-                far.insert(index);
-            });
+            (0..self.have.chunks()).filter(|index| index % place.gateways == place.rank).for_each(
+                |index| {
+                    far.insert(index);
+                },
+            );
         }
         for (node, partner) in &self.partners {
             if let Some((_, has)) = &partner.has
@@ -275,7 +281,10 @@ impl Blob {
                 .collect();
             for id in &expired {
                 partner.requests.remove(id);
-                out.push(Output::Send { node: *node, message: Message::new(digest, Kind::Cancel(Cancel { id: *id })) });
+                out.push(Output::Send {
+                    node: *node,
+                    message: Message::new(digest, Kind::Cancel(Cancel { id: *id })),
+                });
             }
             if !expired.is_empty() {
                 partner.retry_at = now + (SLOW_PAUSE * (1 << partner.expired.min(5))).min(MAX_PAUSE);
@@ -323,7 +332,9 @@ impl Blob {
             self.tell(digest, node, out);
             return false;
         };
-        let Some(partner) = self.partners.get_mut(&node).filter(|partner| !partner.is_faulty) else { return false };
+        let Some(partner) = self.partners.get_mut(&node).filter(|partner| !partner.is_faulty) else {
+            return false;
+        };
         partner.requests.remove(&request);
         if !self.have.contains(index) {
             if !tree.verify(&digest, index, &bytes) {

@@ -122,7 +122,9 @@ impl Transfers {
         }
         blob.is_looked_up = true;
         blob.fetch = Some(Fetch::new(candidates, self.seed ^ u64::from(digest.0[0]), now));
-        if let Some(Resumed { tree, chunks }) = resumed.filter(|resumed| resumed.chunks.chunks() == resumed.tree.chunks()) {
+        if let Some(Resumed { tree, chunks }) =
+            resumed.filter(|resumed| resumed.chunks.chunks() == resumed.tree.chunks())
+        {
             out.push(Output::Begin { blob: digest, tree: tree.clone() });
             blob.set_tree(tree, chunks);
             if blob.have.is_full() {
@@ -159,7 +161,10 @@ impl Transfers {
 
     fn choose_partners(&mut self) {
         let now = self.now;
-        self.blobs.values_mut().filter_map(|blob| blob.fetch.as_mut()).for_each(|fetch| fetch.choose_now(now));
+        self.blobs
+            .values_mut()
+            .filter_map(|blob| blob.fetch.as_mut())
+            .for_each(|fetch| fetch.choose_now(now));
     }
 
     fn found(&mut self, digest: BlobDigest, tree: Option<Arc<Tree>>, out: &mut Vec<Output>) {
@@ -271,7 +276,8 @@ impl Transfers {
         if served.clone().count() < MAX_SERVED_BLOBS {
             return true;
         }
-        let oldest = served.min_by_key(|(_, blob)| blob.used_at).map(|(digest, blob)| (*digest, blob.used_at));
+        let oldest =
+            served.min_by_key(|(_, blob)| blob.used_at).map(|(digest, blob)| (*digest, blob.used_at));
         match oldest {
             Some((digest, used_at)) if self.now.saturating_sub(used_at) >= TICK * 10 => {
                 self.forget(digest, out);

@@ -124,7 +124,8 @@ mod tests {
             let of_zone = || fetchers().filter(|one| *one.zone == *zone);
             let places = of_zone().map(|one| place(&blob, one.node, zone, &all));
             assert_eq!(places.filter(|place| place.rank < place.gateways).count(), 2);
-            let opened: Vec<_> = of_zone().map(|one| choose(&blob, one.node, zone, &known, reach)).collect();
+            let opened: Vec<_> =
+                of_zone().map(|one| choose(&blob, one.node, zone, &known, reach)).collect();
             assert!(opened.iter().all(|opened| opened.len() <= FETCHERS + HOLDERS));
             let holder = NodeId(u64::from(zone == "b"));
             assert_eq!(opened.iter().filter(|opened| opened.contains(&holder)).count(), DIRECT);

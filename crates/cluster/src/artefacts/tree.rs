@@ -7,7 +7,9 @@
 
 use std::ops::Range;
 
-use blake3::hazmat::{ChainingValue, HasherExt, Mode, left_subtree_len, merge_subtrees_non_root, merge_subtrees_root};
+use blake3::hazmat::{
+    ChainingValue, HasherExt, Mode, left_subtree_len, merge_subtrees_non_root, merge_subtrees_root,
+};
 
 use super::BlobDigest;
 
@@ -170,7 +172,9 @@ fn value(offset: usize, bytes: &[u8]) -> ChainingValue {
 
 /// The value of the subtree that ends with the last leaf.
 fn climb(leaf_at: usize, leaf: &[u8], path: &[ChainingValue]) -> ChainingValue {
-    path.iter().rev().fold(value(leaf_at, leaf), |right, left| merge_subtrees_non_root(left, &right, Mode::Hash))
+    path.iter()
+        .rev()
+        .fold(value(leaf_at, leaf), |right, left| merge_subtrees_non_root(left, &right, Mode::Hash))
 }
 
 /// Merges at least two values, layer by layer; an odd one moves up.
@@ -200,13 +204,18 @@ mod tests {
 
     #[test]
     fn sizes_around_the_borders_of_leaves_and_chunks() {
-        for around in [1, 1024, 2048, 3072, CHUNK_BYTES, 2 * CHUNK_BYTES, 3 * CHUNK_BYTES, 5 * CHUNK_BYTES] {
+        for around in [1, 1024, 2048, 3072, CHUNK_BYTES, 2 * CHUNK_BYTES, 3 * CHUNK_BYTES, 5 * CHUNK_BYTES]
+        {
             for size in [around.max(2) - 1, around, around + 1] {
                 let blob = blob(size, 7);
                 let (digest, tree) = Tree::of(&blob).expect("a tree");
                 assert_eq!(digest.0, *blake3::hash(&blob).as_bytes(), "{size}");
                 let tree = tree.check(&digest).expect("valid");
-                assert!((0..tree.chunks()).all(|index| tree.verify(&digest, index, &blob[tree.range(index)])));
+                assert!((0..tree.chunks()).all(|index| tree.verify(
+                    &digest,
+                    index,
+                    &blob[tree.range(index)]
+                )));
                 assert!(!tree.verify(&digest, tree.chunks(), &[]));
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! The member that has got the fewest chunks is next. Chunks that receivers have not confirmed are bounded by a window, which
 //! grows while confirmations take less than [`TARGET_DELAY`] and shrinks when they take twice as long (the idea of LEDBAT, RFC
-//! 6817): a slow link has two chunks in its queue, a fast one up to [`MAX_WINDOW`].
+//! 6817): a slow link has up to four chunks in its queue (260 ms at 1 MB/s), a fast one up to [`MAX_WINDOW`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::wire::{Busy, Kind, Message, Request};
 use super::{BlobDigest, Output};
 use crate::replication::{NodeId, mix};
 
-const MIN_WINDOW: usize = 2;
+const MIN_WINDOW: usize = 4;
 const MAX_WINDOW: usize = 16;
 const TARGET_DELAY: Duration = Duration::from_millis(100);
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
@@ -74,7 +74,14 @@ impl Uploads {
             tokens: BURST_CHUNKS * CHUNK_BYTES as u64,
             refilled_at: Duration::ZERO,
         });
-        Self { queue: VecDeque::new(), in_flight: Vec::new(), window: MIN_WINDOW, served: BTreeMap::new(), bucket, salt }
+        Self {
+            queue: VecDeque::new(),
+            in_flight: Vec::new(),
+            window: MIN_WINDOW,
+            served: BTreeMap::new(),
+            bucket,
+            salt,
+        }
     }
 
     /// Takes a request for a blob of `chunks` into the queue, or refuses it.
@@ -91,10 +98,17 @@ impl Uploads {
         match set {
             Some(set) if self.queue.len() < MAX_QUEUE && of_node < MAX_QUEUED_PER_NODE => {
                 // A member that begins is not before all others until it has caught up with them.
-                let least = self.queue.iter().filter_map(|queued| self.served.get(&queued.node)).min().copied();
+                let least =
+                    self.queue.iter().filter_map(|queued| self.served.get(&queued.node)).min().copied();
                 let begun = self.served.entry(node).or_insert(0);
                 *begun = (*begun).max(least.unwrap_or(0));
-                self.queue.push_back(Queued { node, blob, id: request.id, set, stalled_ms: request.stalled_ms });
+                self.queue.push_back(Queued {
+                    node,
+                    blob,
+                    id: request.id,
+                    set,
+                    stalled_ms: request.stalled_ms,
+                });
             }
             _ => out.push(busy(node, blob, request.id, Duration::from_secs(1))),
         }
@@ -147,7 +161,8 @@ impl Uploads {
         now: Duration,
         out: &mut Vec<Output>,
     ) {
-        let expired = self.in_flight.iter().any(|chunk| now.saturating_sub(chunk.sent_at) >= CONFIRM_TIMEOUT);
+        let expired =
+            self.in_flight.iter().any(|chunk| now.saturating_sub(chunk.sent_at) >= CONFIRM_TIMEOUT);
         if expired {
             self.window = MIN_WINDOW;
             self.in_flight.retain(|chunk| now.saturating_sub(chunk.sent_at) < CONFIRM_TIMEOUT);
@@ -187,7 +202,9 @@ impl Uploads {
         let bucket = self.bucket.as_ref()?;
         let missing = (CHUNK_BYTES as u64).saturating_sub(bucket.tokens);
         let is_waiting = missing > 0 && !self.queue.is_empty();
-        is_waiting.then(|| bucket.refilled_at + Duration::from_micros(missing * 1_000_000 / bucket.bytes_per_second + 1))
+        is_waiting.then(|| {
+            bucket.refilled_at + Duration::from_micros(missing * 1_000_000 / bucket.bytes_per_second + 1)
+        })
     }
 
     fn take_next(&mut self) -> Option<Queued> {

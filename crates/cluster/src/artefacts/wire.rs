@@ -5,9 +5,9 @@
 use bytes::Bytes;
 use prost::Message as _;
 
+use super::BlobDigest;
 use super::chunk_set::ChunkSet;
 use super::tree::{CHUNK_BYTES, LEAF_BYTES, MAX_BLOB_BYTES, MAX_CHUNKS, MAX_PATH, Tree};
-use super::BlobDigest;
 
 /// Maximum length of a message, in bytes: a tree of [`MAX_CHUNKS`] with its proof.
 pub const MESSAGE_LIMIT_BYTES: usize = MAX_CHUNKS * 32 + 4096;
@@ -193,7 +193,10 @@ impl Message {
             }
             Some(Kind::Tree(tree)) => {
                 check((1..=MAX_BLOB_BYTES).contains(&tree.size_bytes), "size_bytes")?;
-                check(tree.values.len().is_multiple_of(32) && tree.values.len() <= MAX_CHUNKS * 32, "values")?;
+                check(
+                    tree.values.len().is_multiple_of(32) && tree.values.len() <= MAX_CHUNKS * 32,
+                    "values",
+                )?;
                 check(tree.last_leaf.len() <= LEAF_BYTES, "last_leaf")?;
                 check(tree.path.len().is_multiple_of(32) && tree.path.len() <= MAX_PATH * 32, "path")?;
             }

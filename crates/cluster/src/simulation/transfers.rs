@@ -12,7 +12,9 @@ use bytes::Bytes;
 use prost::Message as _;
 
 use crate::artefacts::wire::{Chunk, Kind, Message};
-use crate::artefacts::{BlobDigest, Candidate, ChunkSet, Event, Output, Resumed, Role, Settings, Transfers, Tree};
+use crate::artefacts::{
+    BlobDigest, Candidate, ChunkSet, Event, Output, Resumed, Role, Settings, Transfers, Tree,
+};
 use crate::replication::NodeId;
 
 /// Bytes that the framing and the encryption add to each message.
@@ -350,7 +352,10 @@ impl TransferSimulation {
     fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::Tick(node) => {
-                let due = self.nodes.get_mut(&node).is_some_and(|at| at.tick.take_if(|tick| *tick <= self.now).is_some());
+                let due = self
+                    .nodes
+                    .get_mut(&node)
+                    .is_some_and(|at| at.tick.take_if(|tick| *tick <= self.now).is_some());
                 if due {
                     self.handle(node, Event::Tick);
                 }
@@ -371,7 +376,8 @@ impl TransferSimulation {
         let is_far = from != to;
         match stage {
             Stage::Up if is_far => {
-                let at = self.trunks.entry((from, to)).or_default().pass(size, rate, now) + self.network.far;
+                let at =
+                    self.trunks.entry((from, to)).or_default().pass(size, rate, now) + self.network.far;
                 self.plan(at, Happening::Passed(Stage::Trunk, packet));
             }
             Stage::Up | Stage::Trunk => {

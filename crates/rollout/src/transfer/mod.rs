@@ -53,7 +53,9 @@ pub enum FetchBlobError {
     #[error("no connected member has it")]
     NoHolder,
     /// The disk has no room for it.
-    #[error("the disk is full: {room_bytes} bytes may be written, {needed_bytes} are needed; free some space")]
+    #[error(
+        "the disk is full: {room_bytes} bytes may be written, {needed_bytes} are needed; free some space"
+    )]
     DiskFull {
         /// Bytes that may be written.
         room_bytes: u64,
@@ -103,7 +105,10 @@ struct Waiter {
 
 impl Artefacts {
     /// The transfers, and their task, which ends with `shutdown`. All that it has started ends with it.
-    pub fn new(parts: ArtefactsParts, shutdown: CancellationToken) -> (Self, impl Future<Output = ()> + Send) {
+    pub fn new(
+        parts: ArtefactsParts,
+        shutdown: CancellationToken,
+    ) -> (Self, impl Future<Output = ()> + Send) {
         let (commands, received) = mpsc::channel(COMMANDS);
         (Self { commands }, task::run(parts, received, shutdown))
     }

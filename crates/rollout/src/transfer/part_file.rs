@@ -59,8 +59,13 @@ impl PartFile {
     pub(super) fn create(dir: &Path, blob: &BlobDigest, tree: Arc<Tree>) -> io::Result<Self> {
         let header = TreeParts::from(&*tree).encode_to_vec();
         let path = path(dir, blob);
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&path)?;
         let mut head = (header.len() as u32).to_be_bytes().to_vec();
         head.extend_from_slice(&header);
         file.write_all_at(&head, 0)?;

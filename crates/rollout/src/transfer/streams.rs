@@ -25,7 +25,11 @@ pub type OpenStream =
     Arc<dyn Fn(u64) -> Pin<Box<dyn Future<Output = io::Result<Box<dyn PeerIo>>> + Send>> + Send + Sync>;
 
 /// Opens a stream and writes the messages of the outbox until it is closed.
-pub(super) async fn write(node_id: u64, open: OpenStream, mut outbox: mpsc::Receiver<Message>) -> io::Result<()> {
+pub(super) async fn write(
+    node_id: u64,
+    open: OpenStream,
+    mut outbox: mpsc::Receiver<Message>,
+) -> io::Result<()> {
     let mut stream = open(node_id).await?;
     while let Some(message) = outbox.recv().await {
         let len = message.encoded_len();

@@ -66,7 +66,11 @@ enum Report {
     Broken { node_id: u64, generation: u64, error: io::Error },
 }
 
-pub(super) async fn run(parts: ArtefactsParts, mut commands: mpsc::Receiver<Command>, shutdown: CancellationToken) {
+pub(super) async fn run(
+    parts: ArtefactsParts,
+    mut commands: mpsc::Receiver<Command>,
+    shutdown: CancellationToken,
+) {
     let (reports, mut reported) = mpsc::channel(RECEIVED);
     let settings = Settings { seed: parts.seed, upload_bytes_per_second: parts.upload_bytes_per_second };
     let mut task = Task {
@@ -217,7 +221,9 @@ impl Task {
         for (blob, running) in &self.fetches {
             if let Some(permille) = self.machine.permille(blob) {
                 for waiter in &running.waiters {
-                    waiter.progress.send_if_modified(|before| std::mem::replace(before, permille) != permille);
+                    waiter
+                        .progress
+                        .send_if_modified(|before| std::mem::replace(before, permille) != permille);
                 }
             }
         }
@@ -300,7 +306,8 @@ impl Task {
         };
         match finished {
             Ok((Some(bytes), _)) => {
-                for waiter in self.fetches.remove(&blob).map(|running| running.waiters).unwrap_or_default() {
+                for waiter in self.fetches.remove(&blob).map(|running| running.waiters).unwrap_or_default()
+                {
                     waiter.progress.send_replace(1000);
                     let _ = waiter.done.send(Ok(bytes.clone()));
                 }
@@ -343,7 +350,8 @@ impl Task {
         if peer.outbox.as_ref().is_none_or(mpsc::Sender::is_closed) {
             let (outbox, waiting) = mpsc::channel(OUTBOX);
             peer.outbox = Some(outbox);
-            let (open, reports, generation) = (self.parts.open.clone(), self.reports.clone(), peer.generation);
+            let (open, reports, generation) =
+                (self.parts.open.clone(), self.reports.clone(), peer.generation);
             self.tasks.spawn(async move {
                 if let Err(error) = streams::write(node_id, open, waiting).await {
                     let _ = reports.send(Report::Broken { node_id, generation, error }).await;
@@ -467,6 +475,8 @@ fn remove_unneeded(
 }
 
 /// Runs work on the disk on another thread.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(io::Error::other(error)))
 }
