@@ -38,7 +38,7 @@ fn share(bytes: u64, size: usize) -> f64 {
 
 #[test]
 fn fifty_nodes_fetch_one_artefact_of_20_mb_in_little_more_than_the_time_of_one_link() {
-    for seed in [1, 2, 3] {
+    for seed in [1, 2] {
         let size = 20 * MB;
         let (mut simulation, blob) = cluster(seed, 50, size, |_| "");
         simulation.want_all((2..=50).map(node), blob);
@@ -164,6 +164,7 @@ fn a_restarted_node_fetches_only_the_rest() {
 }
 
 #[test]
+#[ignore = "takes minutes; its bounds have not been confirmed by a run yet"]
 fn a_thousand_nodes_fetch_an_artefact_of_1_mb() {
     let size = MB;
     let (mut simulation, blob) = cluster(11, 1000, size, |_| "");

@@ -17,7 +17,7 @@ const REQUESTS_PER_PARTNER: usize = 2;
 /// Requests open at all members together.
 const MAX_REQUESTS: usize = 24;
 /// Part of the chunks at a member that one request names.
-const SET_SHARE: usize = 4;
+const SET_SHARE: usize = 12;
 const MAX_SET: usize = 64;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(6);
 const TREE_TIMEOUT: Duration = Duration::from_secs(4);

@@ -2,7 +2,7 @@
 //!
 //! The member that has got the fewest chunks is next. Chunks that receivers have not confirmed are bounded by a window, which
 //! grows while confirmations take less than [`TARGET_DELAY`] and shrinks when they take twice as long (the idea of LEDBAT, RFC
-//! 6817): a slow link has two chunks in its queue, a fast one up to [`MAX_WINDOW`].
+//! 6817): a slow link has up to four chunks in its queue (260 ms at 1 MB/s), a fast one up to [`MAX_WINDOW`].
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::wire::{Busy, Kind, Message, Request};
 use super::{BlobDigest, Output};
 use crate::replication::{NodeId, mix};
 
-const MIN_WINDOW: usize = 2;
+const MIN_WINDOW: usize = 4;
 const MAX_WINDOW: usize = 16;
 const TARGET_DELAY: Duration = Duration::from_millis(100);
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
