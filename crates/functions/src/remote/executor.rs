@@ -105,7 +105,6 @@ impl Executor {
         };
         let Outcome { result, timing, .. } =
             watched(call, OnLoss::Cancel, self.parts.invoker.run(admitted)).await?;
-        let result = result.as_ref().map(Clone::clone);
         Some(outcome::encode(result, timing))
     }
 
@@ -128,7 +127,7 @@ impl Executor {
                         detail: format!("the outcomes of earlier calls cannot be read: {error}"),
                     };
                     let error = InvocationError::Remote { function: head.function, error: Box::new(error) };
-                    return Some(outcome::encode(Err(&error), Default::default()));
+                    return Some(outcome::encode(Err(error), Default::default()));
                 }
             };
             match begin {
@@ -195,7 +194,7 @@ impl Executor {
         let result = result.map_err(|error| invoker.mask(&function, error));
         let ended = invoker.ended(&function, Outcome { id, result, timing, node: None });
         invoker.end_trace(traced, &function, &ended, state);
-        let sent = outcome::encode(ended.result.as_ref().map(Clone::clone), timing);
+        let sent = outcome::encode(ended.result, timing);
         if let Some(running) = running {
             running.failed(&sent);
         }

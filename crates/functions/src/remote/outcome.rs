@@ -84,7 +84,7 @@ struct Span {
 }
 
 /// The form of an outcome.
-pub fn encode(result: Result<Reply, &InvocationError>, timing: Timing) -> (OutcomeHead, Bytes) {
+pub fn encode(result: Result<Reply, InvocationError>, timing: Timing) -> (OutcomeHead, Bytes) {
     let mut message = ResultMessage::default();
     let (kind, body) = match result {
         Ok(Reply::None) => (ReplyKind::None, Bytes::new()),
@@ -98,7 +98,7 @@ pub fn encode(result: Result<Reply, &InvocationError>, timing: Timing) -> (Outco
             (ReplyKind::Http, response.body)
         }
         Err(error) => {
-            message.error = Some(error.into());
+            message.error = Some((&error).into());
             (ReplyKind::Unknown, Bytes::new())
         }
     };
@@ -116,7 +116,7 @@ pub fn encode(result: Result<Reply, &InvocationError>, timing: Timing) -> (Outco
 
 /// The outcome of a call of which nothing was started.
 pub fn refusal(error: &InvocationError) -> OutcomeHead {
-    let (head, _) = encode(Err(error), Timing::default());
+    let (head, _) = encode(Err(error.clone()), Timing::default());
     OutcomeHead { is_refused: true, ..head }
 }
 
@@ -124,7 +124,6 @@ pub fn refusal(error: &InvocationError) -> OutcomeHead {
 ///
 /// # Errors
 /// The executing node has sent something else than an outcome.
-#[expect(clippy::type_complexity, reason = "an outcome, or none")]
 pub fn decode(answer: Answer) -> Result<(Result<Reply, InvocationError>, Timing), UndecodableOutcome> {
     let Answer { head, body } = answer;
     let message = ResultMessage::decode(head.result).map_err(|_| UndecodableOutcome)?;
@@ -220,7 +219,7 @@ mod tests {
     use super::*;
 
     fn sent(
-        result: Result<Reply, &InvocationError>,
+        result: Result<Reply, InvocationError>,
         timing: Timing,
     ) -> (Result<Reply, InvocationError>, Timing) {
         let (head, body) = encode(result, timing);
@@ -249,7 +248,7 @@ mod tests {
             assert_eq!((received.unwrap(), times), (reply, timing));
         }
         let full = InvocationError::QueueFull { function: "f".into(), capacity: 3 };
-        assert_eq!(sent(Err(&full), timing).0.unwrap_err().to_string(), full.to_string());
+        assert_eq!(sent(Err(full.clone()), timing).0.unwrap_err().to_string(), full.to_string());
         let refused = refusal(&full);
         assert!(refused.is_refused);
         assert!(decode(Answer { head: refused, body: Bytes::new() }).unwrap().0.is_err());
