@@ -100,7 +100,7 @@ fn plan(coordinator: &Arc<Coordinator>, before: Vec<Planned>) -> Vec<Planned> {
     coordinator.ends.lock().retain(|name, _| routes.workflow(name).is_some());
     let now_ms = coordinator.time.now_ms();
     coordinator.rules.retain(|name| routes.workflow(name).is_some());
-    for workflow in routes.workflows() {
+    for workflow in routes.workflows().filter(|workflow| routes.runs_here(&workflow.app)) {
         if has_rule(&workflow.program) {
             // The silence of a rule counts from the deploy.
             coordinator.rules.of(workflow, now_ms);
@@ -154,10 +154,13 @@ fn next_wait(
 impl Planned {
     fn start_if_due(&mut self, coordinator: &Arc<Coordinator>) {
         let now = Instant::now();
+        // Intervals do not begin together on the nodes of a cluster: for them always the same node is chosen.
+        let mut occurrence_unix_ms = 0;
         let is_due = match &mut self.by {
             By::Cron { cron, due_unix_ms, planned_unix_ms } => {
                 let unix_ms = coordinator.clock.now_unix_ms();
                 let is_due = due_unix_ms.is_some_and(|due| due <= unix_ms);
+                occurrence_unix_ms = due_unix_ms.unwrap_or_default();
                 // A clock that was set back or ahead causes one start, not thousands.
                 if is_due || unix_ms < *planned_unix_ms {
                     (*due_unix_ms, *planned_unix_ms) = (next_after(cron, unix_ms), unix_ms);
@@ -184,7 +187,16 @@ impl Planned {
                 is_due
             }
         };
-        if is_due {
+        let workflow = &self.workflow;
+        if !is_due {
+            return;
+        }
+        if !coordinator.registry.fires_here(&workflow.app, &workflow.name, occurrence_unix_ms) {
+            // Another node runs it now; this one may be chosen later.
+            if let By::After { after, due } = &mut self.by {
+                *due = Some(now + *after);
+            }
+        } else {
             coordinator.start_alone(Start::new(
                 self.workflow.clone(),
                 Value::Object(Default::default()),

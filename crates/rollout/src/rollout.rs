@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use edgefaas_functions::registry::{
-    ClusterApp, ClusterScope, Code, Content, DeployError, Deployment, Reach, Registry, Selects, StageError,
-    app_of_object, cluster_app, cluster_apps,
+    ClusterApp, ClusterScope, Code, Content, DeployError, Deployment, FiresHere, Reach, Registry, Selects,
+    StageError, app_of_object, cluster_app, cluster_apps,
 };
 use edgefaas_functions::secrets::Secrets;
 use edgefaas_manifest::{NodeCount, NodeSelection};
@@ -19,9 +19,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::members::{AppState, Members, Presence};
+use crate::members::{AppState, Member, Members, Presence};
 use crate::plan::{Local, Step, next_step};
-use crate::selection::runs_here;
+use crate::selection::{fires_here, runs_here};
 use crate::shared_secrets;
 
 /// Apps whose parts are fetched at the same time.
@@ -121,6 +121,22 @@ impl Rollout {
     /// The members of the cluster; notified of every change.
     pub fn watch_members(&self) -> watch::Receiver<Arc<Members>> {
         self.parts.members.clone()
+    }
+
+    /// The decision which member fires an occurrence of a schedule: of the connected members that run the revision, one.
+    pub fn fires_here(&self) -> FiresHere {
+        let members = self.parts.members.clone();
+        Arc::new(move |app, schedule, due_unix_ms| {
+            let runs = |member: &Member| {
+                member.apps.get(&*app.name).is_some_and(|other| {
+                    other.state == AppState::Live
+                        && !other.revision.is_empty()
+                        && app.revision.starts_with(&other.revision)
+                })
+            };
+            let key = format!("{} {schedule}", app.name);
+            fires_here(&key, due_unix_ms, &members.borrow(), runs)
+        })
     }
 
     /// The scope of a command to all members.

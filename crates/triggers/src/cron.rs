@@ -49,14 +49,14 @@ pub async fn run(
                     }
                     // Fire what is due now: the new plan contains only later times.
                     for next in &mut planned {
-                        next.fire_if_due(&invoker, &workers, clock.now_unix_ms());
+                        next.fire_if_due(&registry, &invoker, &workers, clock.now_unix_ms());
                     }
                     break;
                 }
                 () = tokio::time::sleep(wait) => {}
             }
             for next in &mut planned {
-                next.fire_if_due(&invoker, &workers, clock.now_unix_ms());
+                next.fire_if_due(&registry, &invoker, &workers, clock.now_unix_ms());
             }
         }
     }
@@ -83,13 +83,18 @@ fn plan_all(registry: &Registry, now_ms: u64) -> Vec<Planned> {
 }
 
 impl Planned {
-    fn fire_if_due(&mut self, invoker: &Arc<Invoker>, workers: &Workers, now_ms: u64) {
+    fn fire_if_due(&mut self, registry: &Registry, invoker: &Arc<Invoker>, workers: &Workers, now_ms: u64) {
         if now_ms < self.planned_at_unix_ms {
             // The clock was set back: the due time may be far in the future now.
             self.plan(now_ms);
         }
         let Some(due) = self.due_unix_ms.filter(|due| *due <= now_ms) else { return };
         self.plan(now_ms);
+        // Of the nodes of a cluster that run the function, one fires.
+        let schedule = format!("{} {}", self.function.name, self.schedule);
+        if !registry.fires_here(&self.function.app, &schedule, due) {
+            return;
+        }
         let event = Event {
             trigger: Trigger::Cron(CronTick { schedule: self.schedule.clone(), scheduled_unix_ms: due }),
             body: Bytes::new(),

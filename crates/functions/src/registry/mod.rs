@@ -80,6 +80,10 @@ impl FunctionMemoryLimits {
     }
 }
 
+/// Whether this node of a cluster fires an occurrence of a schedule: its app, an identification of the schedule in it, and its
+/// due time in milliseconds since the Unix epoch.
+pub type FiresHere = Arc<dyn Fn(&LiveApp, &str, u64) -> bool + Send + Sync>;
+
 /// All functions of a node.
 pub struct Registry {
     store: Arc<Store>,
@@ -94,6 +98,8 @@ pub struct Registry {
     changes: watch::Sender<u64>,
     // Held during a deploy or removal: one at a time.
     changing: Mutex<()>,
+    /// Decides which node of a cluster fires an occurrence of a schedule; this node without it.
+    fires_here: std::sync::OnceLock<FiresHere>,
     /// Revisions that are fetched from other nodes and not live yet.
     staged: parking_lot::Mutex<BTreeSet<String>>,
 }
@@ -135,8 +141,25 @@ impl Registry {
             routes,
             changes,
             changing,
+            fires_here: std::sync::OnceLock::new(),
             staged: parking_lot::Mutex::default(),
         })
+    }
+
+    /// Sets the decision which node of a cluster fires an occurrence of a schedule. Only the first call has an effect.
+    pub fn set_fires_here(&self, fires_here: FiresHere) {
+        let _ = self.fires_here.set(fires_here);
+    }
+
+    /// Whether this node fires an occurrence of a schedule of an app. `schedule` identifies it in the app.
+    pub fn fires_here(&self, app: &str, schedule: &str, due_unix_ms: u64) -> bool {
+        let routes = self.routes();
+        let Some(app) = routes.app(app) else { return false };
+        match (app.code, app.reach, self.fires_here.get()) {
+            (Code::Elsewhere, ..) => false,
+            (Code::Here, Reach::Cluster, Some(fires_here)) => fires_here(app, schedule, due_unix_ms),
+            (Code::Here, ..) => true,
+        }
     }
 
     /// The current routes.

@@ -256,6 +256,11 @@ impl Routes {
         self.apps.values()
     }
 
+    /// Whether this node runs an app.
+    pub fn runs_here(&self, app: &str) -> bool {
+        self.apps.get(app).is_some_and(|app| app.code == Code::Here)
+    }
+
     /// A function by name.
     pub fn function(&self, name: &str) -> Option<&Arc<LiveFunction>> {
         self.functions.get(name)

@@ -299,6 +299,7 @@ impl Node {
             members: cluster.members(),
             fetch: artefact_streams::fetch(cluster.clone()),
         }));
+        registry.set_fires_here(rollout.fires_here());
         let apps = ClusterCommands {
             rollout: rollout.clone(),
             registry: registry.clone(),
