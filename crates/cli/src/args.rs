@@ -57,6 +57,21 @@ pub enum Policy {
         /// The policies in YAML, or - for stdin
         file: PathBuf,
     },
+    /// Set the policies of all nodes of the cluster
+    Set {
+        /// The policies in YAML, or - for stdin; an empty file for none
+        file: PathBuf,
+    },
+    /// Print the policies of the cluster
+    Show,
+    /// Say where a call of a function would run, and why
+    Explain {
+        /// The function
+        function: String,
+        /// The node at which the call arrives [default: the one that answers]
+        #[arg(long, value_name = "NODE")]
+        entry: Option<String>,
+    },
 }
 
 #[derive(Debug, Subcommand)]

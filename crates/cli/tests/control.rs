@@ -260,6 +260,27 @@ impl Control for Server {
         }
     }
 
+    async fn set_policy(
+        &self,
+        _: Request<proto::SetPolicyRequest>,
+    ) -> Result<Response<proto::SetPolicyResponse>, Status> {
+        Err(Status::unimplemented("not part of these tests"))
+    }
+
+    async fn get_policy(
+        &self,
+        _: Request<proto::GetPolicyRequest>,
+    ) -> Result<Response<proto::Policy>, Status> {
+        Err(Status::unimplemented("not part of these tests"))
+    }
+
+    async fn explain_placement(
+        &self,
+        _: Request<proto::ExplainPlacementRequest>,
+    ) -> Result<Response<proto::ExplainPlacementResponse>, Status> {
+        Err(Status::unimplemented("not part of these tests"))
+    }
+
     async fn get_cluster(&self, _: Request<proto::GetClusterRequest>) -> Answer<proto::Cluster> {
         Ok(Response::new(cluster("door")))
     }

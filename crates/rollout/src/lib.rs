@@ -9,6 +9,7 @@ pub mod plan;
 pub mod report;
 mod rollout;
 pub mod selection;
+pub mod shared_policy;
 pub mod shared_secrets;
 pub mod transfer;
 

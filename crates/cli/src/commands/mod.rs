@@ -24,7 +24,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Coordinator(args) => with_node(coordinator::run(&args, &global)),
         Command::Dev(args) => with_node(dev::run(&args, &global)),
         Command::Client(command) => edgefaas_client::commands::run(&command, &global),
-        Command::Policy(args) => policy::run(&args, &global),
+        Command::Policy(args) => as_client(policy::run(&args, &global)),
         Command::Store(args) => store::run(&args, &global),
         Command::Users(args) => as_client(users::run(&args, &global)),
         Command::Compile(args) => return compile::compile(&args),

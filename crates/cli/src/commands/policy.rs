@@ -4,7 +4,9 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::Context;
+use edgefaas_api::control as proto;
 use edgefaas_client::args::{Format, Global};
+use edgefaas_client::connection;
 use edgefaas_client::exit::{Exit, Failure};
 use edgefaas_client::output;
 use edgefaas_cluster::placement::{self, Known, MAX_POLICY_BYTES, Place, Policy, PolicyError, Warning};
@@ -12,10 +14,77 @@ use serde_json::{Value, json};
 
 use crate::args::Policy as Command;
 
-pub fn run(args: &Command, global: &Global) -> anyhow::Result<()> {
+pub async fn run(args: &Command, global: &Global) -> anyhow::Result<()> {
     match args {
         Command::Check { file } => check(file, global),
+        Command::Set { file } => set(file, global).await,
+        Command::Show => show(global).await,
+        Command::Explain { function, entry } => explain(function, entry.as_deref(), global).await,
     }
+}
+
+async fn set(file: &Path, global: &Global) -> anyhow::Result<()> {
+    let name = file.display().to_string();
+    let text = read(file)?;
+    if let Err(error) = Policy::parse(&text) {
+        let report = error.report(&name, &text);
+        return Err(Failure::new(
+            Exit::Invalid,
+            format!("{name} is no valid policy\n{}", report.trim_end()),
+        ));
+    }
+    let mut client = connection::connect(global).await?;
+    let set = client.set_policy(proto::SetPolicyRequest { text }).await;
+    let warnings = set.map_err(|status| connection::failure(&status))?.into_inner().warnings;
+    if !warnings.is_empty() {
+        eprintln!("{}", output::indented(&warnings));
+    }
+    match global.output {
+        Format::Json => output::json(&json!({ "set": true, "warnings": warnings })),
+        Format::Table => output::text("the policies are in force on all connected nodes\n"),
+    }
+}
+
+async fn show(global: &Global) -> anyhow::Result<()> {
+    let mut client = connection::connect(global).await?;
+    let policy = client.get_policy(proto::GetPolicyRequest {}).await;
+    let policy = policy.map_err(|status| connection::failure(&status))?.into_inner();
+    for lost in &policy.lost {
+        let (node, since) = (&lost.node, output::since(lost.set_unix_ms as u64));
+        eprintln!(
+            "warning: the policies were set on two sides of a network partition: those set on `{node}` {since} lost; set the \
+             right ones again"
+        );
+    }
+    match global.output {
+        Format::Json => output::json(
+            &json!({ "text": policy.text, "node": policy.node, "set_unix_ms": policy.set_unix_ms }),
+        ),
+        Format::Table if policy.text.is_empty() => {
+            eprintln!("the cluster has no placement policies; `edgefaas policy set FILE` sets some");
+            Ok(())
+        }
+        Format::Table => output::text(&policy.text),
+    }
+}
+
+async fn explain(function: &str, entry: Option<&str>, global: &Global) -> anyhow::Result<()> {
+    let mut client = connection::connect(global).await?;
+    let (function, entry) = (function.to_owned(), entry.unwrap_or_default().to_owned());
+    let request = proto::ExplainPlacementRequest { function: function.clone(), entry };
+    let explained = client.explain_placement(request).await;
+    let proto::ExplainPlacementResponse { node, steps } =
+        explained.map_err(|status| connection::failure(&status))?.into_inner();
+    if global.output == Format::Json {
+        let node = Some(&node).filter(|node| !node.is_empty());
+        return output::json(&json!({ "function": function, "node": node, "steps": steps }));
+    }
+    let mut text: String = steps.iter().map(|step| format!("{}\n", output::line(step))).collect();
+    text += &match node.as_str() {
+        "" => format!("a call of {function} runs on no node\n"),
+        node => format!("a call of {function} runs on {node}\n"),
+    };
+    output::text(&text)
 }
 
 fn check(file: &Path, global: &Global) -> anyhow::Result<()> {

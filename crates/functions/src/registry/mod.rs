@@ -162,6 +162,11 @@ impl Registry {
         }
     }
 
+    /// The wall clock.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     /// The current routes.
     pub fn routes(&self) -> arc_swap::Guard<Arc<Routes>> {
         self.routes.load()

@@ -5,7 +5,7 @@
 //! that replication takes. `status` sends the load (`load`, `pressure`) and the facts of this node and keeps the `view` of
 //! all members; `members` has those for rollouts, `app_facts` reports the apps of this node; `streams` distributes the
 //! streams that members open. `artefact_streams` fetches and serves parts of revisions, `calls` makes and serves remote calls,
-//! and `placer` decides where invocations run.
+//! and `placer` decides where invocations run, by the policies that `policy` follows.
 
 mod app_facts;
 pub(crate) mod artefact_streams;
@@ -16,6 +16,7 @@ mod files;
 mod load;
 mod members;
 mod placer;
+mod policy;
 mod pressure;
 mod replica;
 mod service;
@@ -32,6 +33,7 @@ pub use calls::{calls, serve_calls};
 pub use files::{ClusterFiles, FilesError};
 pub use load::LoadSources;
 pub use placer::PolicyPlacer;
+pub use policy::follow_policy;
 pub(crate) use service::transport_name;
 pub use service::{
     Cluster, ClusterError, ClusterOptions, ClusterReading, ClusterStatus, MemberStatus, StatusReading,

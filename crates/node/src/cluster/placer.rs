@@ -7,8 +7,8 @@ use arc_swap::ArcSwap;
 use edgefaas_cluster::calls::{CallLoad, Calls};
 use edgefaas_cluster::placement::shares::{EntryNodes, Relation, Zoned, share_bytes};
 use edgefaas_cluster::placement::{
-    Compiled, DEFAULT_TAG, Decision, FunctionPlacement, Health, Load, Policy, Request, View, Worker,
-    WorkerSet, Workers, place,
+    Compiled, DEFAULT_TAG, Decision, Explanation, FunctionPlacement, Health, Known, Load, Policy, Request,
+    View, Warning, Worker, WorkerSet, Workers, check, explain, place,
 };
 use edgefaas_cluster::status::{AppState, Readiness};
 use edgefaas_functions::invocation::Invocation;
@@ -35,6 +35,8 @@ pub struct PolicyPlacer {
 
 /// The policy against the members, as of the last decision.
 struct State {
+    /// The node that decides: this one, but for an explanation.
+    entry: u64,
     policy: Arc<Policy>,
     cluster: Arc<ClusterView>,
     routes: Arc<Routes>,
@@ -71,6 +73,43 @@ impl PolicyPlacer {
     pub fn set_policy(&self, policy: Policy) {
         self.policy.store(Arc::new(policy));
         self.mark_placed();
+    }
+
+    /// Why a call of a function that arrives at the member `entry` would run where; `None` for this node. The round trips of
+    /// another entry node are not known here.
+    pub fn explain(&self, function: &LiveFunction, entry: Option<u64>) -> (String, Vec<String>) {
+        let cluster = self.cluster.view().clone();
+        let entry = entry.unwrap_or(cluster.me.node_id);
+        let calls = self.calls.get().filter(|_| entry == cluster.me.node_id);
+        let mut state =
+            State::of_entry(entry, self.policy(), cluster, self.registry.routes().clone(), calls);
+        let placement = state.function(function);
+        let memory_bytes = (function.spec.limits.memory_bytes as u64).min(START_BYTES);
+        let request =
+            Request { function: &placement, memory_bytes, key: None, refused_by: WorkerSet::default() };
+        let Explanation { decision, steps } =
+            explain(&state.compiled, &request, &state.view, 0, rand::random());
+        let name = |node_id: u64| {
+            state
+                .cluster
+                .member(node_id)
+                .map_or_else(|| "this node".to_owned(), |member| member.name.clone())
+        };
+        let node = match decision {
+            Decision::Local => name(entry),
+            Decision::Worker { node_id, .. } => name(node_id),
+            Decision::Refused(_) => String::new(),
+        };
+        (node, steps)
+    }
+
+    /// Warnings about a policy against the members and functions that this node knows.
+    pub fn check(&self, policy: &Policy) -> Vec<Warning> {
+        let cluster = self.cluster.view();
+        let workers = Workers::new(worker(&cluster.me), cluster.others.iter().map(worker));
+        let functions: Vec<String> =
+            self.registry.routes().functions().map(|function| function.name.to_string()).collect();
+        check(policy, &Known { workers: Some(&workers), functions: Some(&functions) })
     }
 
     /// The current policy.
@@ -173,9 +212,24 @@ impl State {
         routes: Arc<Routes>,
         calls: Option<&Calls>,
     ) -> Self {
-        let workers = Workers::new(worker(&cluster.me), cluster.others.iter().map(worker));
+        let entry = cluster.me.node_id;
+        Self::of_entry(entry, policy, cluster, routes, calls)
+    }
+
+    /// The decisions of a member, as far as this node knows what that one knows.
+    fn of_entry(
+        entry: u64,
+        policy: Arc<Policy>,
+        cluster: Arc<ClusterView>,
+        routes: Arc<Routes>,
+        calls: Option<&Calls>,
+    ) -> Self {
+        let local = cluster.member(entry).unwrap_or(&cluster.me);
+        let others = cluster.all().filter(|member| member.node_id != local.node_id);
+        let workers = Workers::new(worker(local), others.map(worker));
         let compiled = Compiled::new(&policy, Arc::new(workers));
         let mut state = Self {
+            entry: local.node_id,
             policy,
             cluster,
             routes,
@@ -224,8 +278,14 @@ impl State {
 
     /// Takes the loads of the members.
     fn load(&mut self) {
+        let entry = self.entry;
         let of_worker = |worker: &Worker| {
-            self.cluster.member(worker.node_id).map_or_else(Load::default, |member| load_of(member))
+            let load =
+                self.cluster.member(worker.node_id).map_or_else(Load::default, |member| load_of(member));
+            match worker.node_id == entry {
+                true => Load { rtt_us: 0, ..load },
+                false => load,
+            }
         };
         self.view.loads = self.compiled.workers().as_slice().iter().map(of_worker).collect();
         let running = |function: &String| match self.routes.function(function) {
@@ -287,7 +347,8 @@ fn load_of(member: &MemberView) -> Load {
         queued: load.queued,
         in_flight: 0,
         pressure_permille: load.pressure_permille,
-        rtt_us: member.rtt.map_or(0, |rtt| u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX)),
+        // `State::load` sets that of this node.
+        rtt_us: member.rtt.map_or(u32::MAX, |rtt| u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX)),
         back_off_until_ms: 0,
     }
 }

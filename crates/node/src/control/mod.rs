@@ -36,7 +36,7 @@ use self::objects::ObjectsService;
 pub use auth::{TOKEN_FILE, admin_token};
 pub use connections::MAX_CONNECTIONS;
 pub use dependencies::{ControlParts, NodeFacts};
-pub use rollouts::ClusterCommands;
+pub use rollouts::{ClusterCommands, PolicyChangeError};
 
 use crate::access::FailedLogins;
 use crate::tls::Tls;

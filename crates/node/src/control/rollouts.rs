@@ -5,12 +5,16 @@ use std::time::Duration;
 
 use edgefaas_api::control as proto;
 use edgefaas_api::control::node_app::State;
+use edgefaas_cluster::placement::{Policy, report_warnings};
 use edgefaas_functions::registry::{ClusterApp, Code, Reach, Registry, Scope, cluster_app, cluster_apps};
 use edgefaas_functions::secrets::{SecretError, SecretName, Secrets};
 use edgefaas_rollout::report::{NodeReport, NodeState, Own, is_settled, report};
+use edgefaas_rollout::shared_policy::{self, PolicyText, shared_policy};
 use edgefaas_rollout::{AppState, Rollout, shared_secrets};
 use edgefaas_state::store::{Batch, CommitError, Durability, Store, StoreError};
 use tokio::time::Instant;
+
+use crate::cluster::PolicyPlacer;
 
 /// The longest wait for the other nodes.
 const MAX_WAIT: Duration = Duration::from_secs(600);
@@ -25,6 +29,30 @@ pub struct ClusterCommands {
     pub secrets: Arc<Secrets>,
     /// The objects of the cluster.
     pub store: Arc<Store>,
+    /// Decides where invocations run.
+    pub placer: Arc<PolicyPlacer>,
+}
+
+/// The placement policies could not be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyChangeError {
+    /// The node is in no cluster.
+    #[error(
+        "this node is in no cluster, and a policy decides between its nodes; make one with `edgefaas cluster init`"
+    )]
+    NoMember,
+    /// They are not valid.
+    #[error("the policy is not valid\n{report}")]
+    Invalid {
+        /// All problems, with their places.
+        report: String,
+    },
+    /// The current ones cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// They could not be stored.
+    #[error("the policy could not be stored: {0}")]
+    Commit(#[from] CommitError),
 }
 
 impl ClusterCommands {
@@ -69,6 +97,40 @@ impl ClusterCommands {
         }
         let committed = self.store.committer().commit(batch, Durability::Synced).await;
         committed.map_err(|error| SecretError::Commit { name: secret.name, error })
+    }
+
+    /// Sets the placement policies of all nodes. Returns a report of probable mistakes.
+    pub async fn set_policy(&self, text: String, now_unix_ms: u64) -> Result<String, PolicyChangeError> {
+        if !self.is_member() {
+            return Err(PolicyChangeError::NoMember);
+        }
+        let policy = Policy::parse(&text)
+            .map_err(|error| PolicyChangeError::Invalid { report: error.report("policy", &text) })?;
+        let warnings = report_warnings(&self.placer.check(&policy), "policy", &text);
+        let known = shared_policy(self.store.objects())?;
+        let mut batch = Batch::default();
+        let node = self.rollout.members().me.name.clone();
+        shared_policy::put(&mut batch, known.as_ref(), text, node, now_unix_ms);
+        self.store.committer().commit(batch, Durability::Synced).await?;
+        self.placer.set_policy(policy);
+        Ok(warnings)
+    }
+
+    /// The placement policies of the cluster.
+    pub fn policy(&self) -> Result<proto::Policy, StoreError> {
+        let of = |text: PolicyText| proto::Policy {
+            text: text.text,
+            node: text.node,
+            set_unix_ms: text.set_unix_ms as i64,
+            lost: Vec::new(),
+        };
+        Ok(match shared_policy(self.store.objects())? {
+            Some(shared) => {
+                let lost = shared.lost.into_iter().map(of).collect();
+                proto::Policy { lost, ..of(shared.current) }
+            }
+            None => proto::Policy::default(),
+        })
     }
 
     /// The state of an app on all nodes, once no connected one has anything left to do, or `wait` is over.

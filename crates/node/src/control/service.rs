@@ -25,6 +25,7 @@ use tonic::{Request, Response, Status};
 use ulid::Ulid;
 
 use super::dependencies::ControlParts;
+use super::rollouts::PolicyChangeError;
 use super::{convert, members};
 use crate::access::UsersError;
 use crate::cluster::ClusterError;
@@ -332,6 +333,54 @@ impl Control for ControlService {
     ) -> Answer<proto::RevokeMemberResponse> {
         self.parts.cluster.revoke(&request.into_inner().name).await.map_err(cluster_status)?;
         Ok(Response::new(proto::RevokeMemberResponse {}))
+    }
+
+    async fn set_policy(
+        &self,
+        request: Request<proto::SetPolicyRequest>,
+    ) -> Answer<proto::SetPolicyResponse> {
+        let now_ms = self.parts.registry.clock().now_unix_ms();
+        let set = self.parts.apps.set_policy(request.into_inner().text, now_ms).await;
+        let warnings = set.map_err(|error| {
+            let text = error.to_string();
+            match error {
+                PolicyChangeError::NoMember => Status::failed_precondition(text),
+                PolicyChangeError::Invalid { .. } => Status::invalid_argument(text),
+                PolicyChangeError::Store(_) => Status::internal(text),
+                PolicyChangeError::Commit(_) => Status::resource_exhausted(text),
+            }
+        })?;
+        Ok(Response::new(proto::SetPolicyResponse { warnings }))
+    }
+
+    async fn get_policy(&self, _: Request<proto::GetPolicyRequest>) -> Answer<proto::Policy> {
+        let policy = self.parts.apps.policy().map_err(|error| Status::internal(error.to_string()))?;
+        Ok(Response::new(policy))
+    }
+
+    async fn explain_placement(
+        &self,
+        request: Request<proto::ExplainPlacementRequest>,
+    ) -> Answer<proto::ExplainPlacementResponse> {
+        let proto::ExplainPlacementRequest { function: name, entry } = request.into_inner();
+        let routes = self.parts.registry.routes();
+        let Some(function) = routes.function(&name).cloned() else {
+            let near = routes.near_functions(&name);
+            return Err(invoke_status(&InvocationError::UnknownFunction { name, near }));
+        };
+        drop(routes);
+        let view = self.parts.cluster.view();
+        let entry = match entry.as_str() {
+            "" => None,
+            name => {
+                let member = view.all().find(|member| member.name == name);
+                let unknown = || cluster_status(ClusterError::UnknownMember { name: name.to_owned() });
+                Some(member.ok_or_else(unknown)?.node_id)
+            }
+        };
+        drop(view);
+        let (node, steps) = self.parts.apps.placer.explain(&function, entry);
+        Ok(Response::new(proto::ExplainPlacementResponse { node, steps }))
     }
 
     async fn get_cluster(&self, _: Request<proto::GetClusterRequest>) -> Answer<proto::Cluster> {

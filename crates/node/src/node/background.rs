@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 
 use super::Parts;
 use super::serving::Stages;
-use crate::cluster::{artefact_streams, report_apps, serve_calls};
+use crate::cluster::{artefact_streams, follow_policy, report_apps, serve_calls};
 use crate::{memory_pressure, trace_export};
 use edgefaas_cluster::calls::CallLimits;
 use edgefaas_triggers::{cron, object_change};
@@ -41,6 +41,7 @@ impl Parts {
             listening.clone(),
         ));
         tasks.spawn(self.placer.clone().run(listening.clone()));
+        tasks.spawn(follow_policy(self.store.clone(), self.placer.clone(), listening.clone()));
         // Calls of other nodes end with the connections of clients.
         tasks.spawn(serve_calls(
             self.cluster.clone(),

@@ -305,6 +305,7 @@ impl Node {
             registry: registry.clone(),
             secrets: secrets.clone(),
             store: store.clone(),
+            placer: placer.clone(),
         };
         let control = Arc::new(ControlParts {
             apps,
