@@ -10,6 +10,9 @@ use edgefaas_state::store::{Batch, CommitError, Durability, StoreError};
 use super::Registry;
 use super::app_records::{self, Content, Revision};
 
+/// The sources of a revision by function, and its assets by name.
+pub(super) type SourcesAndAssets = (BTreeMap<String, FunctionSource>, BTreeMap<String, Bytes>);
+
 /// A part of a revision could not be stored.
 #[derive(Debug, thiserror::Error)]
 pub enum StageError {
@@ -97,10 +100,7 @@ impl Registry {
     }
 
     /// The sources and assets of a revision, from the store.
-    pub(super) fn stored_sources(
-        &self,
-        revision: &Revision,
-    ) -> Result<(BTreeMap<String, FunctionSource>, BTreeMap<String, Bytes>), StoreError> {
+    pub(super) fn stored_sources(&self, revision: &Revision) -> Result<SourcesAndAssets, StoreError> {
         let mut sources = BTreeMap::new();
         for (function, source) in &revision.functions {
             sources.insert(function.clone(), app_records::get_source(&self.store, &source.digest)?);

@@ -280,8 +280,7 @@ impl State {
     fn load(&mut self) {
         let entry = self.entry;
         let of_worker = |worker: &Worker| {
-            let load =
-                self.cluster.member(worker.node_id).map_or_else(Load::default, |member| load_of(member));
+            let load = self.cluster.member(worker.node_id).map_or_else(Load::default, load_of);
             match worker.node_id == entry {
                 true => Load { rtt_us: 0, ..load },
                 false => load,
