@@ -133,8 +133,8 @@ fn measure(
             fleet.members[0].ok(&["policy", "set", &policy.to_string_lossy()])?;
             let is_wanted = |answer: &Answer| answer.node.as_deref() == Some(wanted);
             // The node itself answers without naming another.
-            let others = fleet.members.iter().filter(|member| member.host.name() != wanted);
-            others.map(|member| member.wait_for(PATH, is_wanted)).collect::<anyhow::Result<()>>()?;
+            let mut others = fleet.members.iter().filter(|member| member.host.name() != wanted);
+            others.try_for_each(|member| member.wait_for(PATH, is_wanted))?;
             live.add(1, &[begun.elapsed().as_secs_f64() * 1e3]);
         }
     }
