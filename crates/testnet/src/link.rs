@@ -64,7 +64,7 @@ pub struct Traffic {
     pub lost: u64,
     /// Packets that found the queue full.
     pub overflowed: u64,
-    /// Packets that met a cut, also on their way.
+    /// Packets that met a cut, also those in flight.
     pub cut: u64,
 }
 
@@ -121,7 +121,7 @@ impl Pipe {
         Some(at + delay)
     }
 
-    /// Counts a packet at the far end; false if the link was cut on its way.
+    /// Counts a packet at the far end; false if the link was cut while it was in flight.
     pub(crate) fn leave(&mut self, bytes: usize) -> bool {
         if self.is_cut {
             self.traffic.cut += 1;

@@ -240,7 +240,7 @@ impl Direction<'_> {
         self.with(|pipe| pipe.conditions = conditions);
     }
 
-    /// Drops every packet from now on, those on their way too.
+    /// Drops every packet from now on, also those in flight.
     pub fn cut(&self) {
         self.with(|pipe| pipe.is_cut = true);
     }

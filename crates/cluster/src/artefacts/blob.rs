@@ -40,9 +40,9 @@ pub(super) struct Blob {
 pub(super) struct Partner {
     /// This node has opened the blob there.
     pub(super) opened: bool,
-    /// The member has opened the blob here, and is told of new chunks.
+    /// The member has opened the blob here, and is notified of new chunks.
     pub(super) is_told: bool,
-    /// Number of chunks it was told of last.
+    /// Number of chunks in the last notification.
     pub(super) told: Option<usize>,
     /// Size of the blob and its chunks there.
     pub(super) has: Option<(u64, ChunkSet)>,
