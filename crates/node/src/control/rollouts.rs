@@ -81,16 +81,16 @@ impl ClusterCommands {
         value: Option<String>,
         this_node: bool,
     ) -> Result<(), SecretError> {
+        let app = secret.app.as_deref().filter(|_| self.is_member());
+        let objects = self.store.objects();
+        let over = app.filter(|_| this_node).map(|app| shared_secrets::digest(objects, app, &secret.name));
         let mut batch = Batch::default();
-        if self.is_member()
-            && !this_node
-            && let Some(app) = &secret.app
-        {
+        if let Some(app) = app.filter(|_| !this_node) {
             shared_secrets::put(&mut batch, app, &secret.name, value.as_deref());
         }
         match (&secret.app, value) {
-            (Some(app), Some(value)) => self.secrets.set(app, &secret.name, value).await?,
-            _ => self.secrets.remove(&secret).await?,
+            (Some(app), Some(value)) => self.secrets.set_over(app, &secret.name, value, over).await?,
+            _ => self.secrets.remove_over(&secret, over).await?,
         }
         if batch.is_empty() {
             return Ok(());
