@@ -72,6 +72,7 @@ impl Cluster {
         let view = View {
             loads: workers.as_slice().iter().map(load).collect(),
             running: vec![WorkerSet::default()],
+            ..View::default()
         };
         Self { workers, view }
     }

@@ -51,6 +51,7 @@ mod liveness;
 mod membership;
 mod network;
 mod penalties;
+pub mod occurrences;
 pub mod placement;
 pub mod replication;
 mod revocation;
