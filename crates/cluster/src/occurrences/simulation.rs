@@ -30,8 +30,9 @@ impl Node {
         self.dead.is_some_and(|(from, to)| (from..to).contains(&now_ms))
     }
 
+    /// Members learn of a start after the node has planned its schedules.
     fn incarnation(&self, now_ms: u64) -> u32 {
-        self.dead.map_or(1, |(_, to)| if now_ms >= to { 2 } else { 1 })
+        self.dead.map_or(1, |(_, to)| if now_ms >= to + 2 * UPDATE_MS { 2 } else { 1 })
     }
 }
 
@@ -66,8 +67,9 @@ fn run(deaths: &[Option<(u64, u64)>], ahead_ms: &[u64], detection_ms: u64) -> us
             .iter()
             .map(|node| {
                 // A dead member is seen as it was until its silence is noticed.
-                let is_noticed =
-                    node.dead.is_some_and(|(from, to)| (from + detection_ms..to).contains(&now_ms));
+                let is_noticed = node
+                    .dead
+                    .is_some_and(|(from, to)| (from + detection_ms..to + 2 * UPDATE_MS).contains(&now_ms));
                 (!is_noticed, node.incarnation(now_ms), node.sent.clone())
             })
             .collect();
