@@ -121,8 +121,7 @@ fn round_of_table(table: &ArcSwap<Table>, first: u64) -> f64 {
 
 /// Median of the rounds in each of some threads.
 fn median_of_table(table: &ArcSwap<Table>, threads: usize) -> f64 {
-    let rounds =
-        || (0..ROUNDS as u64).map(|at| round_of_table(table, at * DECISIONS)).collect::<Vec<_>>();
+    let rounds = || (0..ROUNDS as u64).map(|at| round_of_table(table, at * DECISIONS)).collect::<Vec<_>>();
     let mut ns: Vec<f64> = std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(rounds)).collect();
         running.into_iter().flat_map(|thread| thread.join().expect("it ends")).collect()
@@ -165,7 +164,8 @@ fn main() {
     let policy = Policy::parse("t: [{workers: \"*\", strategy: least-loaded}]").expect("a policy");
     let table = ArcSwap::from_pointee(cluster.table(&policy));
     for threads in [1, 2] {
-        let (ns, case) = (median_of_table(&table, threads), format!("table, least-loaded, {threads} thread(s)"));
+        let (ns, case) =
+            (median_of_table(&table, threads), format!("table, least-loaded, {threads} thread(s)"));
         if !as_json {
             println!("{ns:>8.0} ns  {case}");
         }

@@ -43,7 +43,8 @@ fn poll<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 fn has_members(node: &Running, connected: usize) -> bool {
     let nodes: Value = serde_json::from_str(&node.ok(&["nodes", "-o", "json"])).expect("JSON");
     let members = nodes["members"].as_array().expect("members");
-    members.iter().filter(|member| member["peer"].is_object()).count() == connected && nodes["recovering"] == 0
+    members.iter().filter(|member| member["peer"].is_object()).count() == connected
+        && nodes["recovering"] == 0
 }
 
 const KEYED: &str = r#"
@@ -85,7 +86,8 @@ fn messages_of_a_topic_go_to_one_node_in_order_and_topics_to_all() {
     for node in &nodes {
         poll("the nodes are connected", || has_members(node, 2).then_some(()));
     }
-    let policy = write(home.path(), &[("policy.yaml", "line: [{workers: \"*\", sticky: true}, followup: fail]\n")]);
+    let policy =
+        write(home.path(), &[("policy.yaml", "line: [{workers: \"*\", sticky: true}, followup: fail]\n")]);
     nodes[0].ok(&["policy", "set", &format!("{policy}/policy.yaml")]);
     let app = write(&home.path().join("app"), &[("edgefaas.toml", KEYED), ("line.js", LINE)]);
     nodes[0].ok(&["deploy", &app, "--wait", "60s"]);
@@ -153,7 +155,10 @@ fn a_function_runs_where_its_objects_are_until_they_have_arrived_here() {
     let home = tempfile::tempdir().unwrap();
     let a = start(home.path(), "a");
     a.ok(&["cluster", "init", "--name", "a"]);
-    let policy = write(home.path(), &[("policy.yaml", "data: [{workers: \"*\", strategy: data}, followup: fail]\n")]);
+    let policy = write(
+        home.path(),
+        &[("policy.yaml", "data: [{workers: \"*\", strategy: data}, followup: fail]\n")],
+    );
     a.ok(&["policy", "set", &format!("{policy}/policy.yaml")]);
     let files = [("edgefaas.toml", DATA), ("fill.js", FILL), ("count.js", COUNT)];
     a.ok(&["deploy", &write(&home.path().join("app"), &files)]);

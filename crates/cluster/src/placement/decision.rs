@@ -206,7 +206,8 @@ impl<O: Observer> Run<'_, O> {
             let refuses = || refusals?.until_ms(worker).map(|until_ms| Skip::Refuses { until_ms });
             let Some(reason) = unfit.or_else(refuses) else { continue };
             fit.usable.remove(worker);
-            if matches!(reason, Skip::Full | Skip::Refuses { .. }) && block.usable_if_full.contains(worker) {
+            if matches!(reason, Skip::Full | Skip::Refuses { .. }) && block.usable_if_full.contains(worker)
+            {
                 fit.full.insert(worker);
             }
             self.observer.note(Note::Skipped { worker, reason });

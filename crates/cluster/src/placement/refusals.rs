@@ -40,7 +40,8 @@ pub(crate) struct At<'a> {
 impl Refusals {
     /// A worker has refused a call.
     pub(crate) fn refused(&self, workers: &Workers, worker: WorkerIndex, now_ms: u64) {
-        let all = self.workers.get_or_init(|| workers.as_slice().iter().map(|_| OfWorker::default()).collect());
+        let all =
+            self.workers.get_or_init(|| workers.as_slice().iter().map(|_| OfWorker::default()).collect());
         let Some(of) = all.get(usize::from(worker)) else { return };
         // Calls that were refused together count once.
         if of.until_ms.load(Relaxed) > now_ms {

@@ -83,8 +83,11 @@ impl Table {
     ) -> Self {
         let compiled = Compiled::new(policy, workers);
         let members = compiled.workers().as_slice();
-        let index: HashMap<u64, WorkerIndex> =
-            members.iter().enumerate().map(|(index, worker)| (worker.node_id, index as WorkerIndex)).collect();
+        let index: HashMap<u64, WorkerIndex> = members
+            .iter()
+            .enumerate()
+            .map(|(index, worker)| (worker.node_id, index as WorkerIndex))
+            .collect();
         let local = usize::from(compiled.workers().local());
         let mut counted: Vec<Vec<Arc<AtomicU32>>> = vec![Vec::new(); compiled.affinity_functions().len()];
         let functions = facts.into_iter().map(|facts| {

@@ -7,8 +7,8 @@ use arc_swap::ArcSwap;
 use edgefaas_cluster::calls::Calls;
 use edgefaas_cluster::placement::shares::{EntryNodes, Relation, Zoned, share_bytes};
 use edgefaas_cluster::placement::{
-    Call, DEFAULT_TAG, Decision, Explanation, FunctionFacts, Health, Known, Load, Loads, PlacedCall, Policy,
-    Table, Warning, Worker, WorkerIndex, WorkerSet, Workers, check,
+    Call, DEFAULT_TAG, Decision, Explanation, FunctionFacts, Health, Known, Load, Loads, PlacedCall,
+    Policy, Table, Warning, Worker, WorkerIndex, WorkerSet, Workers, check,
 };
 use edgefaas_cluster::status::{AppState, Readiness, function_digest};
 use edgefaas_functions::invocation::Invocation;
@@ -53,7 +53,8 @@ impl PolicyPlacer {
     /// A placer without a policy.
     pub fn new(cluster: Arc<Cluster>, registry: Arc<Registry>) -> Self {
         let policy = Arc::new(Policy::default());
-        let current = Current::new(policy.clone(), cluster.view().clone(), registry.routes().clone(), None, None);
+        let current =
+            Current::new(policy.clone(), cluster.view().clone(), registry.routes().clone(), None, None);
         Self {
             cluster,
             registry,
@@ -294,7 +295,8 @@ fn table(
         // What runs here is known better than reported. An app that is deployed to this node alone has its objects here.
         if let Some(here) = workers.index_of(me) {
             let runs_here = function.code == Code::Here;
-            let lacks = cluster.me.facts.apps.iter().any(|app| *app.app == *function.app && app.lacks_objects);
+            let lacks =
+                cluster.me.facts.apps.iter().any(|app| *app.app == *function.app && app.lacks_objects);
             put(&mut code, here, runs_here);
             put(&mut data, here, runs_here && !lacks);
         }
@@ -330,9 +332,7 @@ fn loads(entry: u64, cluster: &ClusterView, table: &Table) -> Loads {
         };
         // This node counts its own invocations.
         let is_other = |node_id: u64| node_id != entry || node_id != cluster.me.node_id;
-        workers.select(|worker| {
-            is_other(worker.node_id) && members.get(&worker.node_id).is_some_and(runs)
-        })
+        workers.select(|worker| is_other(worker.node_id) && members.get(&worker.node_id).is_some_and(runs))
     };
     Loads {
         loads: workers.as_slice().iter().map(load).collect(),

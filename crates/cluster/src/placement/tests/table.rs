@@ -31,7 +31,8 @@ impl Node {
             labels: Vec::new(),
         };
         let workers = Arc::new(Workers::new(worker(HERE), (2..=4).map(worker)));
-        let calls: BTreeMap<u64, CallLoad> = (2..=4).map(|node_id| (node_id, CallLoad::default())).collect();
+        let calls: BTreeMap<u64, CallLoad> =
+            (2..=4).map(|node_id| (node_id, CallLoad::default())).collect();
         let running = Arc::<AtomicU32>::default();
         let table = table(&policy, &workers, &calls, &running, WorkerSet::default(), None);
         Self { policy, workers, calls, running, table }
@@ -156,7 +157,8 @@ fn data_is_where_the_objects_have_arrived() {
 
 #[test]
 fn affinity_is_by_what_runs_here_by_reports_and_by_calls_in_flight() {
-    let mut apart = Node::new("t: [{workers: \"*\", affinity: [\"!heavy\"], strategy: random}, followup: fail]");
+    let mut apart =
+        Node::new("t: [{workers: \"*\", affinity: [\"!heavy\"], strategy: random}, followup: fail]");
     assert_eq!(apart.places(), [1, 2, 3, 4].into());
     apart.running.store(1, Relaxed);
     assert_eq!(apart.places(), [2, 3, 4].into(), "it runs here");
@@ -171,7 +173,8 @@ fn affinity_is_by_what_runs_here_by_reports_and_by_calls_in_flight() {
     drop(apart.table.begin("f", 4));
     apart.running.store(0, Relaxed);
 
-    let mut beside = Node::new("t: [{workers: \"*\", affinity: [heavy], strategy: random}, followup: fail]");
+    let mut beside =
+        Node::new("t: [{workers: \"*\", affinity: [heavy], strategy: random}, followup: fail]");
     assert_eq!(beside.places(), [].into());
     beside.with_loads(|_, _| {}, &[2]);
     assert_eq!(beside.places(), [2].into());
@@ -218,7 +221,8 @@ fn calls_with_liar(node: &Node, liar: u64, calls: u64, interval_ms: u64) -> BTre
 #[test]
 fn a_worker_that_lies_gets_few_calls() {
     for strategy in ["best-first", "random", "least-loaded", "platform"] {
-        let node = Node::new(&format!("t: [{{workers: [n2, n3, n4], strategy: {strategy}}}, followup: fail]"));
+        let node =
+            Node::new(&format!("t: [{{workers: [n2, n3, n4], strategy: {strategy}}}, followup: fail]"));
         // 10 minutes, 100 calls a second: it would get 60,000 by `best-first`.
         let reached = calls_with_liar(&node, 2, 60_000, 10);
         let liar = reached.get(&2).copied().unwrap_or_default();
