@@ -12,7 +12,7 @@
 #[cfg(test)]
 mod simulation;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -23,7 +23,9 @@ pub const MAX_ANNOUNCED: usize = 16;
 /// Maximum number of noted occurrences. Beyond it the oldest is forgotten.
 const MAX_NOTED: usize = 1_024;
 /// Maximum number of remembered announcements of other members.
-const MAX_HEARD: usize = 4_096;
+///
+/// More than all members of a cluster announce at a time.
+const MAX_HEARD: usize = 32_768;
 
 /// An occurrence of a schedule: a hash of both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -66,8 +68,33 @@ pub struct Occurrences {
     /// Members that were seen last.
     members: HashMap<u64, Start>,
     fired: VecDeque<OccurrenceId>,
-    heard: VecDeque<OccurrenceId>,
+    heard: Heard,
     noted: VecDeque<Noted>,
+}
+
+/// The last announcements of other members.
+#[derive(Debug, Default)]
+struct Heard {
+    ids: HashSet<OccurrenceId>,
+    order: VecDeque<OccurrenceId>,
+}
+
+impl Heard {
+    fn contains(&self, id: &OccurrenceId) -> bool {
+        self.ids.contains(id)
+    }
+
+    fn add(&mut self, id: OccurrenceId) {
+        if !self.ids.insert(id) {
+            return;
+        }
+        self.order.push_back(id);
+        if self.order.len() > MAX_HEARD
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.ids.remove(&oldest);
+        }
+    }
 }
 
 /// A start of a member.
@@ -120,13 +147,8 @@ impl Occurrences {
             let Seen { node_id, incarnation, fires, announced } = member;
             self.members.insert(node_id, Start { incarnation, fires });
             for id in announced.iter().copied().map(OccurrenceId) {
-                if !self.heard.contains(&id) {
-                    self.heard.push_back(id);
-                }
+                self.heard.add(id);
             }
-        }
-        while self.heard.len() > MAX_HEARD {
-            self.heard.pop_front();
         }
         let mut changes = Changes::default();
         let noted = std::mem::take(&mut self.noted);

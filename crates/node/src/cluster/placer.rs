@@ -26,7 +26,7 @@ const START_BYTES: u64 = 4 << 20;
 /// Decides by the placement policies. Without a policy every function runs on this node, if its code is here.
 ///
 /// A call takes no lock: it decides with the current table. One of the calls that find the table older than the policy, the
-/// members or the apps makes the next one; the others go on with this one.
+/// members or the apps makes the next one; the others go on with this one, but after a deploy.
 pub struct PolicyPlacer {
     cluster: Arc<Cluster>,
     registry: Arc<Registry>,
@@ -168,8 +168,16 @@ impl PolicyPlacer {
         if self.is_current(&current) {
             return current;
         }
-        let Some(_updating) = self.updating.try_lock() else { return current };
-        self.update();
+        let updating = match self.updating.try_lock() {
+            Some(updating) => updating,
+            // A function that was just deployed is not in this table.
+            None if !Arc::ptr_eq(&self.registry.routes(), &current.routes) => self.updating.lock(),
+            None => return current,
+        };
+        if !self.is_current(&self.current.load()) {
+            self.update();
+        }
+        drop(updating);
         self.current.load()
     }
 
