@@ -73,8 +73,8 @@ fn run(deaths: &[Option<(u64, u64)>], ahead_ms: &[u64], detection_ms: u64) -> us
                 (!is_noticed, node.incarnation(now_ms), node.sent.clone())
             })
             .collect();
-        for at in 0..nodes.len() {
-            if nodes[at].is_dead(now_ms) {
+        for (at, node) in nodes.iter_mut().enumerate() {
+            if node.is_dead(now_ms) {
                 continue;
             }
             let seen = shown.iter().enumerate().filter(|(other, _)| *other != at).map(
@@ -85,7 +85,6 @@ fn run(deaths: &[Option<(u64, u64)>], ahead_ms: &[u64], detection_ms: u64) -> us
                     announced,
                 },
             );
-            let node = &mut nodes[at];
             node.fired += node.occurrences.see(seen, now_ms).fire.len();
             if !node.is_done && now_ms + node.ahead_ms >= DUE_MS {
                 node.is_done = true;
