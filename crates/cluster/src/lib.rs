@@ -50,6 +50,7 @@ mod known_addresses;
 mod liveness;
 mod membership;
 mod network;
+pub mod occurrences;
 mod penalties;
 pub mod placement;
 pub mod replication;

@@ -4,6 +4,7 @@
 //! its own apps ([`plan`]), fetches what it lacks, and makes it live by itself ([`Rollout`]). No node waits for another one.
 
 pub mod direct_transfer;
+mod firings;
 pub mod members;
 pub mod plan;
 pub mod report;
@@ -13,5 +14,6 @@ pub mod shared_policy;
 pub mod shared_secrets;
 pub mod transfer;
 
+pub use firings::Firings;
 pub use members::{AppState, Member, MemberApp, Members, Presence};
 pub use rollout::{Fetch, FetchFailed, FetchRequest, Fetched, Progress, Rollout, RolloutParts};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use edgefaas_cluster::occurrences::OccurrenceId;
 use edgefaas_functions::registry::{
     ClusterApp, ClusterScope, Code, Content, DeployError, Deployment, FiresHere, Reach, Registry, Selects,
     StageError, app_of_object, cluster_app, cluster_apps,
@@ -19,9 +20,10 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::firings::Firings;
 use crate::members::{AppState, Member, Members, Presence};
 use crate::plan::{Local, Step, next_step};
-use crate::selection::{fires_here, runs_here};
+use crate::selection::{before_here, runs_here};
 use crate::shared_secrets;
 
 /// Apps whose parts are fetched at the same time.
@@ -92,6 +94,8 @@ pub struct RolloutParts {
     pub secrets: Arc<Secrets>,
     /// The members of the cluster.
     pub members: watch::Receiver<Arc<Members>>,
+    /// Occurrences of schedules.
+    pub firings: Arc<Firings>,
     /// Fetches parts of revisions.
     pub fetch: Fetch,
 }
@@ -123,9 +127,10 @@ impl Rollout {
         self.parts.members.clone()
     }
 
-    /// The decision which member fires an occurrence of a schedule: of the connected members that run the revision, one.
+    /// The decision which member fires an occurrence of a schedule: of the connected members that run the revision, one; the
+    /// next one if that dies before it does.
     pub fn fires_here(&self) -> FiresHere {
-        let members = self.parts.members.clone();
+        let (members, firings) = (self.parts.members.clone(), self.parts.firings.clone());
         Arc::new(move |app, schedule, due_unix_ms| {
             let runs = |member: &Member| {
                 member.apps.get(&*app.name).is_some_and(|other| {
@@ -134,8 +139,9 @@ impl Rollout {
                         && app.revision.starts_with(&other.revision)
                 })
             };
-            let key = format!("{} {schedule}", app.name);
-            fires_here(&key, due_unix_ms, &members.borrow(), runs)
+            let schedule = format!("{} {schedule}", app.name);
+            let before = before_here(&schedule, due_unix_ms, &members.borrow(), runs);
+            firings.due(OccurrenceId::new(&schedule, due_unix_ms), before)
         })
     }
 

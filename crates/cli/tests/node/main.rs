@@ -8,6 +8,7 @@ mod assets;
 mod away;
 mod bridging;
 mod brokering;
+mod choosing;
 mod clients;
 mod clusters;
 mod components;

@@ -19,6 +19,7 @@ mod connection;
 mod error;
 mod incoming;
 mod limits;
+mod load;
 mod message;
 mod peers;
 
@@ -26,8 +27,9 @@ pub use connection::Answer;
 pub use error::{CallError, IncomingError, MayHaveRun, NotStarted};
 pub use incoming::{Cancelled, IncomingCall, IncomingCalls, serve};
 pub use limits::CallLimits;
+pub use load::CallLoad;
 pub use message::{CallHead, HeadError, MAX_HEAD_BYTES, MAX_SPANS_BYTES, OutcomeHead};
-pub use peers::{CallLoad, CallStream, Calls, OpenStream};
+pub use peers::{CallStream, Calls, OpenStream};
 
 #[cfg(test)]
 mod tests;

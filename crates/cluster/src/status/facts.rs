@@ -65,6 +65,8 @@ pub struct AppFact {
     pub revision: [u8; 32],
     /// The state of the revision.
     pub state: AppState,
+    /// True while objects of its functions have not arrived from the other members. False from nodes of older versions.
+    pub lacks_objects: bool,
 }
 
 /// The state of a revision on a node.
@@ -169,6 +171,7 @@ impl AppFact {
             state,
             permille: permille.into(),
             reason: reason.to_owned(),
+            lacks_objects: self.lacks_objects,
         }
     }
 
@@ -189,7 +192,7 @@ impl AppFact {
             3 => AppState::Failed { reason: wire.reason },
             _ => return Ok(None),
         };
-        Ok(Some(Self { app: wire.app, revision, state }))
+        Ok(Some(Self { app: wire.app, revision, state, lacks_objects: wire.lacks_objects }))
     }
 }
 
@@ -219,7 +222,7 @@ mod tests {
             zone in prop::option::of(("[a-z0-9._=-]{1,63}", any::<bool>())),
             labels in vec("[A-Za-z0-9._=-]{1,63}", 0..=MAX_LABELS),
             software in "[0-9.]{0,20}",
-            apps in prop::collection::btree_map("[a-z-]{1,40}", (any::<[u8; 32]>(), states()), 0..40),
+            apps in prop::collection::btree_map("[a-z-]{1,40}", (any::<[u8; 32]>(), states(), any::<bool>()), 0..40),
             apps_omitted in any::<u32>(),
         ) -> Facts {
             let source = |measured| if measured { ZoneSource::Measured } else { ZoneSource::Configured };
@@ -227,7 +230,9 @@ mod tests {
             Facts {
                 zone: zone.map(|(name, measured)| Zone { name, source: source(measured) }),
                 labels, software, apps_omitted,
-                apps: apps.map(|(app, (revision, state))| AppFact { app, revision, state }).collect(),
+                apps: apps
+                    .map(|(app, (revision, state, lacks_objects))| AppFact { app, revision, state, lacks_objects })
+                    .collect(),
             }
         }
     }
@@ -265,6 +270,7 @@ mod tests {
             app: format!("{number:0>200}"),
             revision: [7; 32],
             state: AppState::Failed { reason: reason.clone() },
+            lacks_objects: false,
         };
         let facts = Facts { apps: (0..1_000).map(app).collect(), ..Facts::default() };
         let bytes = facts.encode();

@@ -21,6 +21,12 @@ pub(super) struct LoadWire {
     /// 0 ready, 1 draining, else failing.
     #[prost(uint32, tag = "8")]
     pub readiness: u32,
+    /// Digests of the names of functions that run.
+    #[prost(fixed32, repeated, tag = "9")]
+    pub functions: Vec<u32>,
+    /// Occurrences of schedules that it has fired.
+    #[prost(fixed64, repeated, tag = "10")]
+    pub fired: Vec<u64>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -53,4 +59,7 @@ pub(super) struct AppWire {
     pub permille: u32,
     #[prost(string, tag = "5")]
     pub reason: String,
+    /// Objects of its functions have not arrived yet.
+    #[prost(bool, tag = "6")]
+    pub lacks_objects: bool,
 }

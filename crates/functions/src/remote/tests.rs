@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use edgefaas_broker::Hooks;
 use edgefaas_cluster::calls::{CallHead, CallLimits, CallStream, Calls, IncomingCall, OpenStream, serve};
+use edgefaas_cluster::placement::PlacedCall;
 use edgefaas_isolates::{DirectCall, Event, Reply, Trigger};
 use edgefaas_platform::Clock;
 use parking_lot::Mutex;
@@ -35,6 +36,14 @@ impl Placer for InOrder {
             Some(id) => Placement::On(node(*id)),
             None => self.last.clone(),
         }
+    }
+
+    fn begin(&self, _: &LiveFunction, _: u64) -> PlacedCall {
+        PlacedCall::default()
+    }
+
+    fn now_ms(&self) -> u64 {
+        0
     }
 
     fn this_node(&self) -> Option<Arc<ThisNode>> {

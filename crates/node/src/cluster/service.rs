@@ -250,6 +250,11 @@ impl Cluster {
         self.view.watch_facts()
     }
 
+    /// Objects that this node lacks.
+    pub fn recoveries(&self) -> Arc<Recoveries> {
+        self.recoveries.clone()
+    }
+
     /// The members of the cluster for rollouts; none while the node is in no cluster.
     pub fn members(&self) -> watch::Receiver<Arc<Members>> {
         self.members.subscribe()
@@ -550,6 +555,7 @@ impl Cluster {
             apps: self.apps.subscribe(),
             view: self.view.clone(),
             members: MemberWatch::new(self.members.clone()),
+            firings: self.load_sources.firings.clone(),
         });
         // Commands that follow find the node in its cluster.
         status.measure();

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use edgefaas_cluster::occurrences::Seen;
 use edgefaas_cluster::placement::zone::{MemberZone, ZoneDetector, ZoneEvent, ZoneOrigin};
-use edgefaas_cluster::status::{AppFact, Facts, Load, Zone, ZoneSource};
+use edgefaas_cluster::status::{AppFact, Facts, Load, Readiness, Zone, ZoneSource};
 use edgefaas_cluster::{Handle, Membership};
 use edgefaas_platform::is_label;
+use edgefaas_rollout::Firings;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
@@ -84,6 +86,7 @@ pub(super) struct StatusParts {
     pub apps: watch::Receiver<Arc<Vec<AppFact>>>,
     pub view: Arc<SharedView>,
     pub members: MemberWatch,
+    pub firings: Arc<Firings>,
 }
 
 /// Exchanges the status of a member of a cluster.
@@ -128,6 +131,7 @@ impl StatusExchange {
             self.update();
             tokio::time::sleep(UPDATE).await;
         }
+        self.parts.firings.see([]);
         self.parts.view.store(ClusterView::alone(self.node_id));
     }
 
@@ -162,14 +166,27 @@ impl StatusExchange {
         if let Err(error) = self.parts.handle.set_facts(facts.encode()) {
             tracing::error!(%error, "the facts of this node cannot be sent");
         }
-        let me = MemberView::own(self.node_id, self.name.clone(), facts, self.load);
+        let me = MemberView::own(self.node_id, self.name.clone(), facts, self.load.clone());
         let view = ClusterView { me, others };
+        self.parts.firings.see(view.others.iter().map(seen));
         self.parts.members.update(&view, now);
         self.parts.view.store(view);
     }
 
     fn now_ms(&self) -> u64 {
         u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// A member for the schedules. One that drains has stopped them.
+fn seen(member: &MemberView) -> Seen<'_> {
+    let load = member.load.as_ref();
+    let is_draining = load.is_some_and(|load| load.readiness == Readiness::Draining);
+    Seen {
+        node_id: member.node_id,
+        incarnation: member.incarnation,
+        fires: member.is_connected() && !is_draining,
+        announced: load.map_or(&[], |load| &load.fired),
     }
 }
 

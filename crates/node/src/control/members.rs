@@ -51,7 +51,7 @@ pub(super) fn cluster(status: ClusterStatus) -> proto::Cluster {
 
 fn member_status(member: &MemberView) -> proto::MemberStatus {
     let facts = &member.facts;
-    let load = |load: Load| proto::MemberLoad {
+    let load = |load: &Load| proto::MemberLoad {
         permille: member.load_permille().unwrap_or(0),
         memory_free_bytes: load.memory_free_bytes,
         memory_total_bytes: load.memory_total_bytes,
@@ -74,7 +74,7 @@ fn member_status(member: &MemberView) -> proto::MemberStatus {
         software: facts.software.clone(),
         apps: facts.apps.iter().map(member_app).collect(),
         apps_omitted: facts.apps_omitted,
-        load: member.load.map(load),
+        load: member.load.as_ref().map(load),
     }
 }
 

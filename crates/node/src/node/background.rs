@@ -59,6 +59,7 @@ impl Parts {
             self.cluster.clone(),
             self.registry.clone(),
             self.rollout.clone(),
+            self.cluster.recoveries(),
             listening.clone(),
         ));
         if let Some(streams) = self.cluster.take_streams(StreamPurpose::Artefacts) {

@@ -25,7 +25,7 @@ use edgefaas_functions::trace::Traces;
 use edgefaas_functions::workers::Workers;
 use edgefaas_isolates::{Isolates, IsolatesConfig};
 use edgefaas_platform::private_files;
-use edgefaas_rollout::{Rollout, RolloutParts};
+use edgefaas_rollout::{Firings, Rollout, RolloutParts};
 use edgefaas_state::objects::Recoveries;
 use edgefaas_state::store::{BrokerStorage, DirLock, Store};
 use tokio::task::JoinSet;
@@ -171,10 +171,16 @@ impl Node {
         let traces = Arc::new(Traces::new(trace_limits(&config), config.traces.otlp.is_some()));
         let recoveries = Arc::<Recoveries>::default();
         let drain = Arc::<Drain>::default();
+        let firings = Arc::<Firings>::default();
         let cluster = Arc::new(Cluster::new(
             cluster_options(&config),
             store.clone(),
-            LoadSources { isolates: isolates.clone(), registry: registry.clone(), drain: drain.clone() },
+            LoadSources {
+                isolates: isolates.clone(),
+                registry: registry.clone(),
+                drain: drain.clone(),
+                firings: firings.clone(),
+            },
             recoveries.clone(),
             clock.clone(),
         ));
@@ -297,6 +303,7 @@ impl Node {
             store: store.clone(),
             secrets: secrets.clone(),
             members: cluster.members(),
+            firings,
             fetch: artefact_streams::fetch(cluster.clone()),
         }));
         registry.set_fires_here(rollout.fires_here());
