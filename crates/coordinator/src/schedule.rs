@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use edgefaas_broker::topic::TopicFilter;
-use edgefaas_functions::registry::{LiveWorkflow, has_rule};
+use edgefaas_functions::registry::{Firing, LeftToOthers, LiveWorkflow, has_rule};
 use edgefaas_manifest::next_after;
 use edgefaas_workflow::Event;
 use edgefaas_workflow::instance::{FrameId, schedule_rule};
-use edgefaas_workflow::synthesizer::{Firing, Queue};
+use edgefaas_workflow::synthesizer::{Firing as RuleFiring, Queue};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use ulid::Ulid;
@@ -60,6 +60,7 @@ enum By {
 pub async fn run(coordinator: Arc<Coordinator>, cancel: CancellationToken) {
     let mut changes = coordinator.registry.changes();
     let mut planned: Vec<Planned> = Vec::new();
+    let mut left = LeftToOthers::default();
     loop {
         changes.borrow_and_update();
         planned = plan(&coordinator, planned);
@@ -68,6 +69,8 @@ pub async fn run(coordinator: Arc<Coordinator>, cancel: CancellationToken) {
         let queues = coordinator.start_queues();
         loop {
             let wait = next_wait(&coordinator, &planned, &queues);
+            let check = left.next_check().map(|at| at.saturating_duration_since(Instant::now()));
+            let wait = check.map_or(wait, |check| check.min(wait));
             tokio::select! {
                 () = cancel.cancelled() => return,
                 changed = changes.changed() => {
@@ -79,10 +82,36 @@ pub async fn run(coordinator: Arc<Coordinator>, cancel: CancellationToken) {
                 () = coordinator.rules_due.notified() => {}
                 () = tokio::time::sleep(wait) => {}
             }
-            planned.iter_mut().for_each(|planned| planned.start_if_due(&coordinator));
+            planned.iter_mut().for_each(|planned| planned.start_if_due(&coordinator, &mut left));
+            let lost = left.take_lost(Instant::now(), |node_id| coordinator.registry.is_connected(node_id));
+            lost.into_iter().for_each(|occurrence| start_occurrence(&coordinator, &mut left, occurrence));
             coordinator.rules_tick();
             coordinator.look_at_queues(&queues);
         }
+    }
+}
+
+/// A due time of a cron schedule.
+struct Occurrence {
+    workflow: Arc<str>,
+    due_unix_ms: u64,
+}
+
+/// Starts an occurrence of a cron schedule on one of the nodes of a cluster that run the workflow.
+fn start_occurrence(
+    coordinator: &Arc<Coordinator>,
+    left: &mut LeftToOthers<Occurrence>,
+    occurrence: Occurrence,
+) {
+    let Some(workflow) = coordinator.registry.routes().workflow(&occurrence.workflow).cloned() else {
+        return;
+    };
+    match coordinator.registry.firing(&workflow.app, &workflow.name, occurrence.due_unix_ms) {
+        Firing::Here => {
+            coordinator.start_alone(Start::new(workflow, Value::Object(Default::default()), 0));
+        }
+        Firing::On(node_id) => left.leave(Instant::now(), node_id, occurrence),
+        Firing::Elsewhere => {}
     }
 }
 
@@ -152,20 +181,21 @@ fn next_wait(
 }
 
 impl Planned {
-    fn start_if_due(&mut self, coordinator: &Arc<Coordinator>) {
+    fn start_if_due(&mut self, coordinator: &Arc<Coordinator>, left: &mut LeftToOthers<Occurrence>) {
         let now = Instant::now();
-        // Intervals do not begin together on the nodes of a cluster: for them always the same node is chosen.
-        let mut occurrence_unix_ms = 0;
         let is_due = match &mut self.by {
             By::Cron { cron, due_unix_ms, planned_unix_ms } => {
                 let unix_ms = coordinator.clock.now_unix_ms();
-                let is_due = due_unix_ms.is_some_and(|due| due <= unix_ms);
-                occurrence_unix_ms = due_unix_ms.unwrap_or_default();
+                let due = due_unix_ms.filter(|due| *due <= unix_ms);
                 // A clock that was set back or ahead causes one start, not thousands.
-                if is_due || unix_ms < *planned_unix_ms {
+                if due.is_some() || unix_ms < *planned_unix_ms {
                     (*due_unix_ms, *planned_unix_ms) = (next_after(cron, unix_ms), unix_ms);
                 }
-                is_due
+                if let Some(due_unix_ms) = due {
+                    let workflow = self.workflow.name.clone();
+                    start_occurrence(coordinator, left, Occurrence { workflow, due_unix_ms });
+                }
+                return;
             }
             By::Every { every, due } => {
                 let is_due = *due <= now;
@@ -191,7 +221,8 @@ impl Planned {
         if !is_due {
             return;
         }
-        if !coordinator.registry.fires_here(&workflow.app, &workflow.name, occurrence_unix_ms) {
+        // Intervals do not begin together on the nodes of a cluster: for them always the same node is chosen.
+        if coordinator.registry.firing(&workflow.app, &workflow.name, 0) != Firing::Here {
             // Another node runs it now; this one may be chosen later.
             if let By::After { after, due } = &mut self.by {
                 *due = Some(now + *after);
@@ -238,7 +269,7 @@ impl Coordinator {
         }
     }
 
-    fn start_fired(self: &Arc<Self>, fired: Vec<(Arc<str>, Firing)>) {
+    fn start_fired(self: &Arc<Self>, fired: Vec<(Arc<str>, RuleFiring)>) {
         let routes = self.registry.routes();
         for (name, firing) in fired {
             if let Some(workflow) = routes.workflow(&name) {

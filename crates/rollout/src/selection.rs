@@ -34,22 +34,22 @@ pub fn runs_here(app: &str, selection: &NodeSelection, members: &Members) -> boo
 /// The member that fires an occurrence of a schedule: of those that are connected and run the revision, the one with the
 /// greatest rendezvous weight of this occurrence.
 ///
-/// `runs` says of a member whether it runs the app. True if it is this node, also if no member runs the app as far as this
-/// node knows.
-pub fn fires_here(
+/// `runs` says of a member whether it runs the app. `None` for this node, also if no member runs the app as far as this node
+/// knows.
+pub fn firing_node(
     key: &str,
     occurrence_unix_ms: u64,
     members: &Members,
     runs: impl Fn(&Member) -> bool,
-) -> bool {
+) -> Option<u64> {
     let weight = |member: &Member| {
         let seed = member.node_id ^ occurrence_unix_ms.rotate_left(32);
         (xxh3_64_with_seed(key.as_bytes(), seed), member.node_id)
     };
     let mine = weight(&members.me);
-    let mut others =
-        members.others.iter().filter(|other| other.presence == Presence::Connected && runs(other));
-    others.all(|other| weight(other) < mine)
+    let others = members.others.iter().filter(|other| other.presence == Presence::Connected && runs(other));
+    let (greatest, node_id) = others.map(|other| (weight(other), other.node_id)).max()?;
+    (greatest > mine).then_some(node_id)
 }
 
 fn is_eligible(selection: &NodeSelection, member: &Member) -> bool {
@@ -135,7 +135,7 @@ mod tests {
             let runs = |member: &Member| member.node_id % 3 == 0;
             let views = views(&all);
             let able = views.iter().filter(|view| runs(&view.me));
-            let fired = able.filter(|view| fires_here("f */5 * * * *", at * 60_000, view, runs)).count();
+            let fired = able.filter(|view| firing_node("f */5 * * * *", at * 60_000, view, runs).is_none()).count();
             prop_assert_eq!(fired, 1);
         }
     }

@@ -1,12 +1,12 @@
 //! Cron triggers.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use edgefaas_functions::invocation::{Invocation, Principal};
 use edgefaas_functions::invoker::Invoker;
-use edgefaas_functions::registry::{LiveFunction, Registry, ScheduleRoute};
+use edgefaas_functions::registry::{Firing, LeftToOthers, LiveFunction, Registry, ScheduleRoute};
 use edgefaas_functions::workers::Workers;
 use edgefaas_isolates::{CronTick, Event, Trigger};
 use edgefaas_manifest::next_after;
@@ -29,9 +29,10 @@ pub async fn run(
     cancel: CancellationToken,
 ) {
     let mut changes = registry.changes();
+    let mut firing = FiringParts { registry, invoker, workers, left: LeftToOthers::default() };
     loop {
         changes.borrow_and_update();
-        let mut planned = plan_all(&registry, clock.now_unix_ms());
+        let mut planned = plan_all(&firing.registry, clock.now_unix_ms());
         loop {
             let now_ms = clock.now_unix_ms();
             let wait = planned
@@ -41,6 +42,8 @@ pub async fn run(
                 .map_or(CLOCK_CHECK_INTERVAL, |due| {
                     Duration::from_millis(due.saturating_sub(now_ms)).min(CLOCK_CHECK_INTERVAL)
                 });
+            let check = firing.left.next_check().map(|at| at.saturating_duration_since(Instant::now()));
+            let wait = check.map_or(wait, |check| check.min(wait));
             tokio::select! {
                 () = cancel.cancelled() => return,
                 changed = changes.changed() => {
@@ -49,15 +52,68 @@ pub async fn run(
                     }
                     // Fire what is due now: the new plan contains only later times.
                     for next in &mut planned {
-                        next.fire_if_due(&registry, &invoker, &workers, clock.now_unix_ms());
+                        next.fire_if_due(&mut firing, clock.now_unix_ms());
                     }
                     break;
                 }
                 () = tokio::time::sleep(wait) => {}
             }
             for next in &mut planned {
-                next.fire_if_due(&registry, &invoker, &workers, clock.now_unix_ms());
+                next.fire_if_due(&mut firing, clock.now_unix_ms());
             }
+            firing.fire_lost();
+        }
+    }
+}
+
+/// What a schedule fires with.
+struct FiringParts {
+    registry: Arc<Registry>,
+    invoker: Arc<Invoker>,
+    workers: Arc<Workers>,
+    left: LeftToOthers<Occurrence>,
+}
+
+/// A due time of a schedule.
+struct Occurrence {
+    function: Arc<LiveFunction>,
+    schedule: String,
+    due_unix_ms: u64,
+}
+
+impl FiringParts {
+    /// Fires an occurrence on one of the nodes of a cluster that run the function.
+    fn fire(&mut self, occurrence: Occurrence) {
+        let Occurrence { function, schedule, due_unix_ms } = &occurrence;
+        let key = format!("{} {schedule}", function.name);
+        match self.registry.firing(&function.app, &key, *due_unix_ms) {
+            Firing::Here => {}
+            Firing::On(node_id) => return self.left.leave(Instant::now(), node_id, occurrence),
+            Firing::Elsewhere => return,
+        }
+        let tick = CronTick { schedule: schedule.clone(), scheduled_unix_ms: *due_unix_ms };
+        let event = Event { trigger: Trigger::Cron(tick), body: Bytes::new() };
+        let invocation = Invocation::new(function.name.to_string(), Principal::Schedule, event);
+        match self.invoker.admit_to(function.clone(), invocation) {
+            Ok(admitted) => {
+                let invoker = self.invoker.clone();
+                // The result is not used; failures are in the function's log.
+                self.workers.spawn(async move { drop(invoker.run(admitted).await) });
+            }
+            Err(error) => self.invoker.log_dropped(&function.name, &error),
+        }
+    }
+
+    /// Fires occurrences whose node was lost: it may not have fired them.
+    fn fire_lost(&mut self) {
+        let registry = self.registry.clone();
+        let lost = self.left.take_lost(Instant::now(), |node_id| registry.is_connected(node_id));
+        for occurrence in lost {
+            // Its revision may have been replaced.
+            let Some(function) = registry.routes().function(&occurrence.function.name).cloned() else {
+                continue;
+            };
+            self.fire(Occurrence { function, ..occurrence });
         }
     }
 }
@@ -83,31 +139,15 @@ fn plan_all(registry: &Registry, now_ms: u64) -> Vec<Planned> {
 }
 
 impl Planned {
-    fn fire_if_due(&mut self, registry: &Registry, invoker: &Arc<Invoker>, workers: &Workers, now_ms: u64) {
+    fn fire_if_due(&mut self, firing: &mut FiringParts, now_ms: u64) {
         if now_ms < self.planned_at_unix_ms {
             // The clock was set back: the due time may be far in the future now.
             self.plan(now_ms);
         }
-        let Some(due) = self.due_unix_ms.filter(|due| *due <= now_ms) else { return };
+        let Some(due_unix_ms) = self.due_unix_ms.filter(|due| *due <= now_ms) else { return };
         self.plan(now_ms);
-        // Of the nodes of a cluster that run the function, one fires.
-        let schedule = format!("{} {}", self.function.name, self.schedule);
-        if !registry.fires_here(&self.function.app, &schedule, due) {
-            return;
-        }
-        let event = Event {
-            trigger: Trigger::Cron(CronTick { schedule: self.schedule.clone(), scheduled_unix_ms: due }),
-            body: Bytes::new(),
-        };
-        let invocation = Invocation::new(self.function.name.to_string(), Principal::Schedule, event);
-        match invoker.admit_to(self.function.clone(), invocation) {
-            Ok(admitted) => {
-                let invoker = invoker.clone();
-                // The result is not used; failures are in the function's log.
-                workers.spawn(async move { drop(invoker.run(admitted).await) });
-            }
-            Err(error) => invoker.log_dropped(&self.function.name, &error),
-        }
+        let (function, schedule) = (self.function.clone(), self.schedule.clone());
+        firing.fire(Occurrence { function, schedule, due_unix_ms });
     }
 
     fn plan(&mut self, now_ms: u64) {

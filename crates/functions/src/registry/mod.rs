@@ -8,6 +8,7 @@ mod deploy;
 mod deploy_checks;
 mod deploy_error;
 mod dry_run;
+mod firing;
 mod interests;
 mod live;
 mod reply_size;
@@ -29,11 +30,12 @@ use tokio::sync::{Mutex, watch};
 
 pub use admission::{Admission, Full, Permit, QueueSlot, Ticket};
 pub use app_records::{Code, Content, Reach};
-pub use cluster_apps::{ClusterApp, Deployment, app_of_object, cluster_app, cluster_apps};
+pub use cluster_apps::{ClusterApp, Deployment, app_of_object, cluster_app, cluster_apps, winner_of};
 pub use definition::{LiveWorkflow, WorkflowError, has_rule};
 pub use deploy::{ClusterScope, Deploy, Deployed, Scope, Selects};
 pub use deploy_error::DeployError;
 pub use dry_run::{DRY_RUN_STACK_BYTES, DryRunError, dry_run_memory_bytes, dry_run_workflows};
+pub use firing::{ChooseNode, Firing, FiringNodes, LeftToOthers};
 pub use interests::{Interest, Interests, SharedInterests, Waiter};
 #[cfg(test)]
 pub(crate) use live::function_of;
@@ -80,10 +82,6 @@ impl FunctionMemoryLimits {
     }
 }
 
-/// Whether this node of a cluster fires an occurrence of a schedule: its app, an identification of the schedule in it, and its
-/// due time in milliseconds since the Unix epoch.
-pub type FiresHere = Arc<dyn Fn(&LiveApp, &str, u64) -> bool + Send + Sync>;
-
 /// All functions of a node.
 pub struct Registry {
     store: Arc<Store>,
@@ -99,7 +97,7 @@ pub struct Registry {
     // Held during a deploy or removal: one at a time.
     changing: Mutex<()>,
     /// Decides which node of a cluster fires an occurrence of a schedule; this node without it.
-    fires_here: std::sync::OnceLock<FiresHere>,
+    firing_nodes: std::sync::OnceLock<FiringNodes>,
     /// Revisions that are fetched from other nodes and not live yet.
     staged: parking_lot::Mutex<BTreeSet<String>>,
 }
@@ -141,25 +139,32 @@ impl Registry {
             routes,
             changes,
             changing,
-            fires_here: std::sync::OnceLock::new(),
+            firing_nodes: std::sync::OnceLock::new(),
             staged: parking_lot::Mutex::default(),
         })
     }
 
     /// Sets the decision which node of a cluster fires an occurrence of a schedule. Only the first call has an effect.
-    pub fn set_fires_here(&self, fires_here: FiresHere) {
-        let _ = self.fires_here.set(fires_here);
+    pub fn set_firing_nodes(&self, nodes: FiringNodes) {
+        let _ = self.firing_nodes.set(nodes);
     }
 
-    /// Whether this node fires an occurrence of a schedule of an app. `schedule` identifies it in the app.
-    pub fn fires_here(&self, app: &str, schedule: &str, due_unix_ms: u64) -> bool {
+    /// The node that fires an occurrence of a schedule of an app. `schedule` identifies it in the app.
+    pub fn firing(&self, app: &str, schedule: &str, due_unix_ms: u64) -> Firing {
         let routes = self.routes();
-        let Some(app) = routes.app(app) else { return false };
-        match (app.code, app.reach, self.fires_here.get()) {
-            (Code::Elsewhere, ..) => false,
-            (Code::Here, Reach::Cluster, Some(fires_here)) => fires_here(app, schedule, due_unix_ms),
-            (Code::Here, ..) => true,
+        let Some(app) = routes.app(app) else { return Firing::Elsewhere };
+        match (app.code, app.reach, self.firing_nodes.get()) {
+            (Code::Elsewhere, ..) => Firing::Elsewhere,
+            (Code::Here, Reach::Cluster, Some(nodes)) => {
+                (nodes.choose)(app, schedule, due_unix_ms).map_or(Firing::Here, Firing::On)
+            }
+            (Code::Here, ..) => Firing::Here,
         }
+    }
+
+    /// Whether a member of the cluster is connected.
+    pub fn is_connected(&self, node_id: u64) -> bool {
+        self.firing_nodes.get().is_some_and(|nodes| (nodes.is_connected)(node_id))
     }
 
     /// The wall clock.

@@ -10,7 +10,7 @@ use edgefaas_cluster::placement::{
     Compiled, DEFAULT_TAG, Decision, Explanation, FunctionPlacement, Health, Known, Load, Policy, Request,
     View, Warning, Worker, WorkerSet, Workers, check, explain, place,
 };
-use edgefaas_cluster::status::{AppState, Readiness};
+use edgefaas_cluster::status::{AppFact, Readiness, Runs};
 use edgefaas_functions::invocation::Invocation;
 use edgefaas_functions::registry::{Code, LiveFunction, Registry, Routes};
 use edgefaas_functions::remote::{NoNode, NodeFailure, Placement, Placer, RemoteNode, Share, ThisNode};
@@ -309,7 +309,8 @@ impl State {
         let me = self.cluster.me.node_id;
         let has_app = |member: &MemberView| {
             let mut apps = member.facts.apps.iter();
-            apps.any(|app| *app.app == *function.app && app.state == AppState::Live)
+            let runs = |app: &AppFact| app.live.is_some_and(|live| live.runs == Runs::Here);
+            apps.any(|app| *app.app == *function.app && runs(app))
         };
         self.compiled.workers().select(|worker| match worker.node_id == me {
             true => function.code == Code::Here,

@@ -41,7 +41,12 @@ impl Parts {
             listening.clone(),
         ));
         tasks.spawn(self.placer.clone().run(listening.clone()));
-        tasks.spawn(follow_policy(self.store.clone(), self.placer.clone(), listening.clone()));
+        tasks.spawn(follow_policy(
+            self.store.clone(),
+            self.placer.clone(),
+            self.cluster.clone(),
+            listening.clone(),
+        ));
         // Calls of other nodes end with the connections of clients.
         tasks.spawn(serve_calls(
             self.cluster.clone(),

@@ -299,7 +299,7 @@ impl Node {
             members: cluster.members(),
             fetch: artefact_streams::fetch(cluster.clone()),
         }));
-        registry.set_fires_here(rollout.fires_here());
+        registry.set_firing_nodes(rollout.firing_nodes());
         let apps = ClusterCommands {
             rollout: rollout.clone(),
             registry: registry.clone(),
