@@ -180,7 +180,11 @@ fn both_sides_of_a_cut_agree_afterwards() {
             wait_until(node, cut + 2000);
             let fired = occurrences(node);
             let after: Vec<_> = fired.iter().filter(|(due, _)| *due >= cut).collect();
-            assert!(after.len() >= 2 && after.iter().all(|(_, count)| *count == 1), "{}: {fired:?}", node.name());
+            assert!(
+                after.len() >= 2 && after.iter().all(|(_, count)| *count == 1),
+                "{}: {fired:?}",
+                node.name()
+            );
         }
 
         network.trunk("north", "south").restore();

@@ -135,6 +135,9 @@ fn a_remote_call_ends_within_its_limits() {
         s1.wait(&["nodes"], |nodes| nodes["status"]["load"]["queued"] == 1);
         let third = call(n, "one", "third", 0).answer().unwrap();
         assert_eq!((third.status, third.node()), (200, Some("s2")), "{third:?}");
+        // Also if the full node is the one that the call came to.
+        let there = call(s1, "one", "there", 0).answer().unwrap();
+        assert_eq!((there.status, there.node()), (200, Some("s2")), "{there:?}");
         running.reset();
         queued.reset();
 

@@ -395,7 +395,7 @@ impl Invoker {
         self.check(&function, &invocation)?;
         let event_bytes = self.take_event_bytes(invocation.event.body.len())?;
         let node = match function.is_placed() {
-            true => self.node_of(&function, &invocation)?,
+            true => self.node_of(&function, &invocation, &[])?,
             false => None,
         };
         let place = match node {
