@@ -27,7 +27,7 @@ pub async fn run(args: &Command, global: &Global) -> anyhow::Result<()> {
 async fn set(file: &Path, wait_ms: u32, global: &Global) -> anyhow::Result<()> {
     let name = file.display().to_string();
     let text = read(file)?;
-    if let Err(error) = Policy::parse(&text) {
+    if let Err(error) = Policy::of_cluster(&text) {
         let report = error.report(&name, &text);
         return Err(Failure::new(
             Exit::Invalid,

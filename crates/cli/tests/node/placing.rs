@@ -290,8 +290,7 @@ fn apps_run_on_the_nodes_that_their_manifest_selects() {
 
         // A node that leaves the cluster by a revocation: no place, no calls, and it works alone.
         n1.ok(&["cluster", "revoke", "s"]);
-        let list = n1.json(&["list", "--nodes"]);
-        assert!(on(&list, "eye", "s").is_none(), "{list:#}");
+        n1.wait(&["list", "--nodes"], |list| on(list, "eye", "s").is_none());
         s.wait(&["nodes"], |nodes| {
             nodes["members"].as_array().unwrap().iter().all(|one| one["peer"].is_null())
         });

@@ -40,7 +40,7 @@ fn apply(store: &Store, placer: &PolicyPlacer, cluster: &Cluster, number: &mut u
         Ok(None) => return,
         Err(error) => return tracing::error!(%error, "the placement policies cannot be read"),
     };
-    match Policy::parse(&current.text) {
+    match Policy::of_cluster(&current.text) {
         Ok(policy) => {
             placer.set_policy(policy);
             if *number > 0 {

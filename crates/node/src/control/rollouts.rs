@@ -111,7 +111,7 @@ impl ClusterCommands {
         if !self.is_member() {
             return Err(PolicyChangeError::NoMember);
         }
-        let policy = Policy::parse(&text)
+        let policy = Policy::of_cluster(&text)
             .map_err(|error| PolicyChangeError::Invalid { report: error.report("policy", &text) })?;
         let warnings = report_warnings(&self.placer.check(&policy), "policy", &text);
         let known = shared_policy(self.store.objects())?;

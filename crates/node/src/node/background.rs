@@ -48,12 +48,12 @@ impl Parts {
             listening.clone(),
         ));
         // Calls of other nodes end with the connections of clients.
-        tasks.spawn(serve_calls(
+        tasks.spawn(stages.calls.track_future(serve_calls(
             self.cluster.clone(),
             self.executor.clone(),
             CallLimits::default(),
             stages.connected.clone(),
-        ));
+        )));
         let (rollout, until) = (self.rollout.clone(), listening.clone());
         tasks.spawn(async move {
             if let Err(error) = rollout.run(until).await {
