@@ -15,5 +15,5 @@ pub mod shared_secrets;
 pub mod transfer;
 
 pub use firings::Firings;
-pub use members::{AppState, Member, MemberApp, Members, Presence};
-pub use rollout::{Fetch, FetchFailed, FetchRequest, Fetched, Progress, Rollout, RolloutParts};
+pub use members::{Member, Members, Presence};
+pub use rollout::{Fetch, FetchFailed, FetchRequest, Fetched, Rollout, RolloutParts};

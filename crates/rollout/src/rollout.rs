@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use edgefaas_cluster::occurrences::OccurrenceId;
+use edgefaas_cluster::status::{LiveRevision, MAX_REASON_BYTES, NextRevision, NextState, Runs};
 use edgefaas_functions::registry::{
     ClusterApp, ClusterScope, Code, Content, DeployError, Deployment, FiresHere, Reach, Registry, Selects,
     StageError, app_of_object, cluster_app, cluster_apps,
@@ -21,7 +22,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::firings::Firings;
-use crate::members::{AppState, Member, Members, Presence};
+use crate::members::{Member, Members, Presence};
 use crate::plan::{Local, Step, next_step};
 use crate::selection::{before_here, runs_here};
 use crate::shared_secrets;
@@ -35,8 +36,6 @@ const MAX_PAUSE: Duration = Duration::from_secs(60);
 const TAKE_PLACE_AFTER: Duration = Duration::from_secs(3);
 /// A node leaves its place to a returned member only after this time.
 const LEAVE_PLACE_AFTER: Duration = Duration::from_secs(30);
-/// Maximum length of a reason that other nodes are told, in bytes.
-const MAX_REASON_BYTES: usize = 200;
 
 /// Fetches a part of a revision from other members, verified. Cancelled by dropping it.
 pub type Fetch = Arc<
@@ -75,15 +74,6 @@ pub enum FetchFailed {
     },
 }
 
-/// The state of an app that is not yet as the cluster has decided.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Progress {
-    /// The digest of the revision that is to become live.
-    pub revision: String,
-    /// Its state here: `Fetching` or `Failed`.
-    pub state: AppState,
-}
-
 /// The parts of the node that a rollout uses.
 pub struct RolloutParts {
     /// The apps of this node.
@@ -103,7 +93,7 @@ pub struct RolloutParts {
 /// The apps of the cluster on this node.
 pub struct Rollout {
     parts: RolloutParts,
-    progress: watch::Sender<Arc<BTreeMap<String, Progress>>>,
+    progress: watch::Sender<Arc<BTreeMap<String, NextRevision>>>,
 }
 
 impl Rollout {
@@ -113,7 +103,7 @@ impl Rollout {
     }
 
     /// Apps that are not yet as the cluster has decided, by name; notified of every change.
-    pub fn progress(&self) -> watch::Receiver<Arc<BTreeMap<String, Progress>>> {
+    pub fn progress(&self) -> watch::Receiver<Arc<BTreeMap<String, NextRevision>>> {
         self.progress.subscribe()
     }
 
@@ -133,11 +123,8 @@ impl Rollout {
         let (members, firings) = (self.parts.members.clone(), self.parts.firings.clone());
         Arc::new(move |app, schedule, due_unix_ms| {
             let runs = |member: &Member| {
-                member.apps.get(&*app.name).is_some_and(|other| {
-                    other.state == AppState::Live
-                        && !other.revision.is_empty()
-                        && app.revision.starts_with(&other.revision)
-                })
+                let live = member.live(&app.name).filter(|live| live.runs == Runs::Here);
+                live.is_some_and(|live| Some(live.revision) == digest(&app.revision))
             };
             let schedule = format!("{} {schedule}", app.name);
             let before = before_here(&schedule, due_unix_ms, &members.borrow(), runs);
@@ -214,6 +201,7 @@ struct Work {
 struct Ended {
     app: String,
     deployment: String,
+    revision: Option<[u8; 32]>,
     result: Result<(), FetchEnd>,
 }
 
@@ -250,7 +238,7 @@ impl Task {
             let app = app.to_owned();
             self.fetches.spawn(async move {
                 shared_secrets::apply(store.objects(), &secrets, &app).await;
-                Ended { app: String::new(), deployment: String::new(), result: Ok(()) }
+                Ended { app: String::new(), deployment: String::new(), revision: None, result: Ok(()) }
             });
         }
     }
@@ -261,7 +249,7 @@ impl Task {
         // In the order of names: of two apps with a function of one name the first is live on all nodes.
         apps.sort_unstable();
         let mut staged = BTreeSet::new();
-        let mut progress: BTreeMap<String, Progress> = BTreeMap::new();
+        let mut progress: BTreeMap<String, NextRevision> = BTreeMap::new();
         let mut due: Option<Instant> = None;
         for app in apps {
             let decided = match cluster_app(self.rollout.parts.store.objects(), &app) {
@@ -273,21 +261,19 @@ impl Task {
                 }
             };
             let revision = decided.winner.revision.clone().unwrap_or_default();
+            let next = |state| NextRevision { revision: digest(&revision), state };
             match self.step(&app, &decided).await {
                 Outcome::Done => {}
                 Outcome::Waits { at, state } => {
                     due = Some(due.map_or(at, |due| due.min(at)));
                     if let Some(state) = state {
-                        progress.insert(app, Progress { revision: revision.clone(), state });
+                        progress.insert(app, next(state));
                         staged.insert(revision);
                     }
                 }
                 Outcome::Fetching => {
                     let permille = self.permille(&app);
-                    progress.insert(
-                        app,
-                        Progress { revision: revision.clone(), state: AppState::Fetching { permille } },
-                    );
+                    progress.insert(app, next(NextState::Fetching { permille }));
                     staged.insert(revision);
                 }
             }
@@ -305,7 +291,7 @@ impl Task {
 
     fn permille(&self, app: &str) -> u16 {
         match self.rollout.progress.borrow().get(app) {
-            Some(Progress { state: AppState::Fetching { permille }, .. }) => *permille,
+            Some(NextRevision { state: NextState::Fetching { permille }, .. }) => *permille,
             _ => 0,
         }
     }
@@ -435,33 +421,38 @@ impl Task {
         let (app, deployment) = (app.to_owned(), deployment.clone());
         self.fetches.spawn(async move {
             let result = rollout.fetch_parts(&app, &deployment, parts, is_revision).await;
-            Ended { app, deployment: deployment.id(), result }
+            let revision = deployment.revision.as_deref().and_then(digest);
+            Ended { app, deployment: deployment.id(), revision, result }
         });
         Outcome::Fetching
     }
 
     fn fetched(&mut self, ended: Ended) {
         let Some(work) = self.works.get_mut(&ended.app) else { return };
-        work.is_fetching = false;
         if work.deployment.as_ref() != Some(&ended.deployment) {
             return;
         }
+        work.is_fetching = false;
         let reason = match ended.result {
             Ok(()) => return,
             Err(FetchEnd::Fetch(error)) => error.to_string(),
             Err(FetchEnd::Stage(error)) => error.to_string(),
         };
-        let revision = ended.deployment.split_once('-').map_or("", |(_, revision)| revision).to_owned();
-        self.note_failure(&ended.app, revision, reason);
+        self.note_failure(&ended.app, ended.revision, reason);
     }
 
     fn failed(&mut self, app: &str, deployment: &Deployment, reason: String) -> Outcome {
-        let revision = deployment.revision.clone().unwrap_or_default();
+        let revision = deployment.revision.as_deref().and_then(digest);
         let (at, state) = self.note_failure(app, revision, reason);
         Outcome::Waits { at, state: Some(state) }
     }
 
-    fn note_failure(&mut self, app: &str, revision: String, mut reason: String) -> (Instant, AppState) {
+    fn note_failure(
+        &mut self,
+        app: &str,
+        revision: Option<[u8; 32]>,
+        mut reason: String,
+    ) -> (Instant, NextState) {
         let work = self.works.entry(app.to_owned()).or_default();
         let pause = FIRST_PAUSE.saturating_mul(1 << work.failures.min(6)).min(MAX_PAUSE);
         work.failures += 1;
@@ -471,9 +462,9 @@ impl Task {
             tracing::warn!(app, reason, "a revision from the cluster could not be made live");
         }
         reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
-        let state = AppState::Failed { reason };
+        let state = NextState::Failed { reason };
         self.rollout.progress.send_modify(|before| {
-            Arc::make_mut(before).insert(app.to_owned(), Progress { revision, state: state.clone() });
+            Arc::make_mut(before).insert(app.to_owned(), NextRevision { revision, state: state.clone() });
         });
         (at, state)
     }
@@ -508,7 +499,7 @@ enum Outcome {
     /// The app is as the cluster has decided.
     Done,
     /// The next step is possible at this time.
-    Waits { at: Instant, state: Option<AppState> },
+    Waits { at: Instant, state: Option<NextState> },
     /// Parts are being fetched.
     Fetching,
 }
@@ -548,12 +539,12 @@ impl Rollout {
         count: usize,
     ) -> Arc<dyn Fn(u16) + Send + Sync> {
         let (progress, app) = (self.progress.clone(), app.to_owned());
-        let revision = deployment.revision.clone().unwrap_or_default();
+        let revision = deployment.revision.as_deref().and_then(digest);
         Arc::new(move |part| {
             let permille = (at * 1000 + usize::from(part.min(1000))) / count.max(1);
-            let state = AppState::Fetching { permille: permille as u16 };
+            let state = NextState::Fetching { permille: permille as u16 };
             progress.send_if_modified(|before| {
-                let next = Progress { revision: revision.clone(), state: state.clone() };
+                let next = NextRevision { revision, state: state.clone() };
                 let is_changed = before.get(&app) != Some(&next);
                 if is_changed {
                     Arc::make_mut(before).insert(app.clone(), next);
@@ -566,16 +557,21 @@ impl Rollout {
     /// Members that may have parts of a revision: those of this zone first, then the node of the deploy, then all others.
     fn holders(&self, app: &str, deployment: &Deployment) -> Vec<u64> {
         let members = self.members();
-        let revision = deployment.revision.as_deref().unwrap_or_default();
+        let revision = deployment.revision.as_deref().and_then(digest);
         let mut holders: Vec<_> = members
             .others
             .iter()
             .filter(|member| member.presence == Presence::Connected)
             .map(|member| {
                 let has_it = member.apps.get(app).is_some_and(|app| {
-                    !app.revision.is_empty()
-                        && revision.starts_with(&app.revision)
-                        && matches!(app.state, AppState::Live | AppState::Fetching { .. })
+                    let runs = |live: LiveRevision| {
+                        live.runs != Runs::Elsewhere && Some(live.revision) == revision
+                    };
+                    let fetches = |next: &NextRevision| {
+                        matches!(next.state, NextState::Fetching { .. }) && next.revision == revision
+                    };
+                    revision.is_some()
+                        && (app.live.is_some_and(runs) || app.next.as_ref().is_some_and(fetches))
                 });
                 let is_source = member.name == deployment.node;
                 let is_near = member.zone == members.me.zone;
@@ -585,4 +581,9 @@ impl Rollout {
         holders.sort_unstable();
         holders.into_iter().map(|(_, node_id)| node_id).collect()
     }
+}
+
+/// The bytes of a digest in hex.
+pub(crate) fn digest(hex: &str) -> Option<[u8; 32]> {
+    Some(*blake3::Hash::from_hex(hex).ok()?.as_bytes())
 }

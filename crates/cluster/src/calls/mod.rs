@@ -25,7 +25,7 @@ mod peers;
 
 pub use connection::Answer;
 pub use error::{CallError, IncomingError, MayHaveRun, NotStarted};
-pub use incoming::{Cancelled, IncomingCall, IncomingCalls, serve};
+pub use incoming::{Cancelled, IncomingCall, IncomingCalls, serve, serve_until};
 pub use limits::CallLimits;
 pub use load::CallLoad;
 pub use message::{CallHead, HeadError, MAX_HEAD_BYTES, MAX_SPANS_BYTES, OutcomeHead};

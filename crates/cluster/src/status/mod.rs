@@ -6,7 +6,10 @@ mod facts;
 mod load;
 mod wire;
 
-pub use facts::{AppFact, AppState, Facts, MAX_LABELS, MAX_REASON_BYTES, Zone, ZoneSource};
+pub use facts::{
+    AppFact, Facts, LiveRevision, MAX_LABELS, MAX_REASON_BYTES, NextRevision, NextState, PolicyFact, Runs,
+    Zone, ZoneSource,
+};
 pub use load::{Load, MAX_RUNNING_FUNCTIONS, Readiness, function_digest};
 
 /// Maximum length of an encoded [`Load`], in bytes.

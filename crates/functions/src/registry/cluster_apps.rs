@@ -47,6 +47,11 @@ impl Deployment {
         format!("{}-{}", self.number, self.revision.as_deref().unwrap_or("removed"))
     }
 
+    /// The number in an [`id`](Self::id); 0 if it is none.
+    pub fn number_of(id: &str) -> u64 {
+        id.split_once('-').and_then(|(number, _)| number.parse().ok()).unwrap_or(0)
+    }
+
     fn decode(bytes: &[u8]) -> Option<Self> {
         let deployment: Self = serde_json::from_slice(bytes).ok()?;
         let is_digest = |text: &String| {
@@ -70,14 +75,21 @@ pub struct ClusterApp {
 
 impl ClusterApp {
     fn new(values: &[Bytes]) -> Option<Self> {
-        let mut deployments: Vec<_> = values.iter().filter_map(|value| Deployment::decode(value)).collect();
-        deployments.sort_unstable_by(|one, other| other.cmp(one));
-        let mut deployments = deployments.into_iter();
-        let winner = deployments.next()?;
+        let deployments = values.iter().filter_map(|value| Deployment::decode(value));
+        let (winner, mut lost) = winner_of(deployments)?;
         // The same revision from two nodes is no conflict.
-        let lost = deployments.filter(|lost| lost.revision != winner.revision).collect();
+        lost.retain(|lost| lost.revision != winner.revision);
         Some(Self { winner, lost })
     }
+}
+
+/// The value that holds on all nodes, of concurrent values of a multi-value register: the greatest. The others follow, the
+/// greatest first. `None` without a value.
+pub fn winner_of<T: Ord>(values: impl Iterator<Item = T>) -> Option<(T, Vec<T>)> {
+    let mut values: Vec<T> = values.collect();
+    values.sort_unstable_by(|one, other| other.cmp(one));
+    let mut values = values.into_iter();
+    Some((values.next()?, values.collect()))
 }
 
 /// The app of the cluster with this name; `None` if it was never deployed to the cluster.

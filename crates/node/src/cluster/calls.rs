@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use edgefaas_cluster::StreamPurpose;
-use edgefaas_cluster::calls::{CallLimits, CallStream, Calls, OpenStream, serve};
+use edgefaas_cluster::calls::{CallLimits, CallStream, Calls, OpenStream, serve_until};
 use edgefaas_functions::remote::Executor;
 use tokio::task::JoinSet;
 use tokio_util::compat::FuturesAsyncReadCompatExt;
@@ -29,7 +29,7 @@ pub fn calls(cluster: &Arc<Cluster>, limits: CallLimits) -> Calls {
     Calls::new(open, limits, tokio::runtime::Handle::current())
 }
 
-/// Serves the calls of other members until `cancel` fires.
+/// Serves the calls of other members until `cancel` fires. Completes when those that have begun are answered.
 pub async fn serve_calls(
     cluster: Arc<Cluster>,
     executor: Arc<Executor>,
@@ -40,20 +40,23 @@ pub async fn serve_calls(
     let mut serving = JoinSet::new();
     loop {
         let incoming = tokio::select! {
-            () = cancel.cancelled() => return,
+            () = cancel.cancelled() => break,
             Some(_) = serving.join_next() => continue,
             Some(incoming) = streams.recv() => incoming,
-            else => return,
+            else => break,
         };
         if serving.len() >= MAX_STREAMS {
             continue;
         }
-        let (node_id, executor) = (incoming.node_id, executor.clone());
+        let (node_id, executor, stop) = (incoming.node_id, executor.clone(), cancel.clone());
         serving.spawn(async move {
-            let served = serve(incoming.stream.compat(), node_id, limits, |call| executor.handle(call));
+            let (io, stop) = (incoming.stream.compat(), stop.cancelled_owned());
+            let served = serve_until(io, node_id, limits, stop, |call| executor.handle(call));
             if let Err(error) = served.await {
                 tracing::debug!(node_id, %error, "the connection for calls of a member was lost");
             }
         });
     }
+    drop(streams);
+    while serving.join_next().await.is_some() {}
 }

@@ -28,6 +28,7 @@ mod view;
 /// Message on a node whose certificate was revoked.
 const REVOKED: &str = "this node was revoked in its cluster, and works alone; move `cluster/` out of its data directory to join again";
 
+pub(crate) use app_facts::live_revision;
 pub use app_facts::report_apps;
 pub use calls::{calls, serve_calls};
 pub use files::{ClusterFiles, FilesError};

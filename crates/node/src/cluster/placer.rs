@@ -10,7 +10,7 @@ use edgefaas_cluster::placement::{
     Call, DEFAULT_TAG, Decision, Explanation, FunctionFacts, Health, Known, Load, Loads, PlacedCall,
     Policy, Table, Warning, Worker, WorkerIndex, WorkerSet, Workers, check,
 };
-use edgefaas_cluster::status::{AppState, Readiness, function_digest};
+use edgefaas_cluster::status::{AppFact, Readiness, Runs, function_digest};
 use edgefaas_functions::invocation::Invocation;
 use edgefaas_functions::registry::{Code, LiveFunction, Registry, Routes};
 use edgefaas_functions::remote::{NoNode, NodeFailure, Placement, Placer, RemoteNode, Share, ThisNode};
@@ -365,7 +365,8 @@ fn places_of_apps<'a>(cluster: &'a ClusterView, workers: &Workers) -> HashMap<&'
     let mut apps: HashMap<&str, Places> = HashMap::new();
     for member in cluster.all() {
         let Some(&worker) = index.get(&member.node_id) else { continue };
-        for app in member.facts.apps.iter().filter(|app| app.state == AppState::Live) {
+        let runs_here = |app: &&AppFact| app.live.is_some_and(|live| live.runs == Runs::Here);
+        for app in member.facts.apps.iter().filter(runs_here) {
             let places = apps.entry(&app.app).or_default();
             places.code.insert(worker);
             put(&mut places.data, worker, member.is_connected() && !app.lacks_objects);

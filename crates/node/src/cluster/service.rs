@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use edgefaas_cluster::replication::Counters;
-use edgefaas_cluster::status::AppFact;
+use edgefaas_cluster::status::{AppFact, PolicyFact};
 use edgefaas_cluster::{
     CertificateError, ClusterKey, Counters as TransportCounters, Handle, Identity, IncomingStream,
     JoinError, JoinRequest, Membership, NewCertificate, OpenStreamError, Options, PeerInfo, PeerStream,
@@ -196,6 +196,7 @@ pub struct Cluster {
     counters: Arc<Mutex<Counters>>,
     load_sources: LoadSources,
     apps: watch::Sender<Arc<Vec<AppFact>>>,
+    policy: watch::Sender<Option<PolicyFact>>,
     view: Arc<SharedView>,
     members: watch::Sender<Arc<Members>>,
     streams: Arc<StreamRouter>,
@@ -231,6 +232,7 @@ impl Cluster {
             counters: Arc::default(),
             load_sources,
             apps: watch::Sender::default(),
+            policy: watch::Sender::default(),
             view,
             members: watch::Sender::default(),
             streams: Arc::default(),
@@ -260,12 +262,23 @@ impl Cluster {
         self.members.subscribe()
     }
 
-    /// Sets the state of the apps of this node that were deployed to the cluster. Members get it within 0.2 s.
+    /// Sets the state of the apps of this node. Members get it within 0.2 s.
     pub fn set_apps(&self, apps: Vec<AppFact>) {
         self.apps.send_if_modified(|current| {
             let is_changed = **current != apps;
             if is_changed {
                 *current = Arc::new(apps);
+            }
+            is_changed
+        });
+    }
+
+    /// Sets the placement policies that this node knows. Members get them within 0.2 s.
+    pub fn set_policy(&self, policy: PolicyFact) {
+        self.policy.send_if_modified(|current| {
+            let is_changed = current.as_ref() != Some(&policy);
+            if is_changed {
+                *current = Some(policy);
             }
             is_changed
         });
@@ -553,6 +566,7 @@ impl Cluster {
             meter: LoadMeter::new(self.load_sources.clone()),
             place,
             apps: self.apps.subscribe(),
+            policy: self.policy.subscribe(),
             view: self.view.clone(),
             members: MemberWatch::new(self.members.clone()),
             firings: self.load_sources.firings.clone(),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use edgefaas_cluster::occurrences::Seen;
 use edgefaas_cluster::placement::zone::{MemberZone, ZoneDetector, ZoneEvent, ZoneOrigin};
-use edgefaas_cluster::status::{AppFact, Facts, Load, Readiness, Zone, ZoneSource};
+use edgefaas_cluster::status::{AppFact, Facts, Load, PolicyFact, Readiness, Zone, ZoneSource};
 use edgefaas_cluster::{Handle, Membership};
 use edgefaas_platform::is_label;
 use edgefaas_rollout::Firings;
@@ -84,6 +84,7 @@ pub(super) struct StatusParts {
     pub meter: LoadMeter,
     pub place: OwnPlace,
     pub apps: watch::Receiver<Arc<Vec<AppFact>>>,
+    pub policy: watch::Receiver<Option<PolicyFact>>,
     pub view: Arc<SharedView>,
     pub members: MemberWatch,
     pub firings: Arc<Firings>,
@@ -127,6 +128,7 @@ impl StatusExchange {
                 _ = measure.tick() => self.measure(),
                 Ok(()) = self.statuses.changed() => {}
                 Ok(()) = self.parts.apps.changed() => {}
+                Ok(()) = self.parts.policy.changed() => {}
             }
             self.update();
             tokio::time::sleep(UPDATE).await;
@@ -162,6 +164,7 @@ impl StatusExchange {
             software: env!("CARGO_PKG_VERSION").to_owned(),
             apps: (**self.parts.apps.borrow_and_update()).clone(),
             apps_omitted: 0,
+            policy: self.parts.policy.borrow_and_update().clone(),
         };
         if let Err(error) = self.parts.handle.set_facts(facts.encode()) {
             tracing::error!(%error, "the facts of this node cannot be sent");

@@ -2,7 +2,7 @@
 
 use data_encoding::HEXLOWER;
 use edgefaas_api::control as proto;
-use edgefaas_cluster::status::{AppFact, AppState, Load, Readiness, ZoneSource};
+use edgefaas_cluster::status::{AppFact, LiveRevision, Load, NextState, Readiness, Runs, ZoneSource};
 
 use crate::cluster::{ClusterStatus, MemberView, Presence};
 
@@ -79,17 +79,20 @@ fn member_status(member: &MemberView) -> proto::MemberStatus {
 }
 
 fn member_app(fact: &AppFact) -> proto::MemberApp {
-    let (state, permille, reason) = match &fact.state {
-        AppState::Live => ("live", 0, ""),
-        AppState::Elsewhere => ("elsewhere", 0, ""),
-        AppState::Fetching { permille } => ("fetching", (*permille).into(), ""),
-        AppState::Failed { reason } => ("failed", 0, reason.as_str()),
+    let (state, permille, reason) = match (fact.next.as_ref().map(|next| &next.state), fact.live) {
+        (Some(NextState::Fetching { permille }), _) => ("fetching", (*permille).into(), ""),
+        (Some(NextState::Failed { reason }), _) => ("failed", 0, reason.as_str()),
+        (None, Some(LiveRevision { runs: Runs::Here, .. })) => ("live", 0, ""),
+        (None, Some(LiveRevision { runs: Runs::HereAlone, .. })) => ("this-node", 0, ""),
+        (None, Some(LiveRevision { runs: Runs::Elsewhere, .. }) | None) => ("elsewhere", 0, ""),
     };
+    let next = fact.next.as_ref().and_then(|next| next.revision.as_ref());
     proto::MemberApp {
         name: fact.app.clone(),
-        revision: HEXLOWER.encode(&fact.revision),
+        revision: fact.live.map(|live| HEXLOWER.encode(&live.revision)).unwrap_or_default(),
         state: state.to_owned(),
         permille,
         reason: reason.to_owned(),
+        next_revision: next.map(|next| HEXLOWER.encode(next)).unwrap_or_default(),
     }
 }

@@ -41,14 +41,19 @@ impl Parts {
             listening.clone(),
         ));
         tasks.spawn(self.placer.clone().run(listening.clone()));
-        tasks.spawn(follow_policy(self.store.clone(), self.placer.clone(), listening.clone()));
+        tasks.spawn(follow_policy(
+            self.store.clone(),
+            self.placer.clone(),
+            self.cluster.clone(),
+            listening.clone(),
+        ));
         // Calls of other nodes end with the connections of clients.
-        tasks.spawn(serve_calls(
+        tasks.spawn(stages.calls.track_future(serve_calls(
             self.cluster.clone(),
             self.executor.clone(),
             CallLimits::default(),
             stages.connected.clone(),
-        ));
+        )));
         let (rollout, until) = (self.rollout.clone(), listening.clone());
         tasks.spawn(async move {
             if let Err(error) = rollout.run(until).await {

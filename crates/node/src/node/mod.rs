@@ -450,6 +450,8 @@ impl Parts {
         }
         stages.connected.cancel();
         // Connections that are still open then are cut off.
-        let _ = tokio::time::timeout(CLOSE_GRACE, self.workers.connections_ended()).await;
+        stages.calls.close();
+        let ended = async { tokio::join!(self.workers.connections_ended(), stages.calls.wait()) };
+        let _ = tokio::time::timeout(CLOSE_GRACE, ended).await;
     }
 }
