@@ -128,11 +128,11 @@ impl Host for NoHost {
         nothing()
     }
 
-    fn fetch_later(
+    fn fetch_streamed(
         &mut self,
         _: OutgoingRequest,
         _: HostFuture<Result<Bytes, HostError>>,
-    ) -> Result<HostFuture<Result<IncomingResponse, FetchError>>, HostError> {
+    ) -> Result<HostFuture<Result<StreamedResponse, FetchError>>, HostError> {
         nothing()
     }
 

@@ -161,11 +161,11 @@ impl Host for NoPermissions {
         refused("network")
     }
 
-    fn fetch_later(
+    fn fetch_streamed(
         &mut self,
         _: OutgoingRequest,
         _: HostFuture<Result<Bytes, HostError>>,
-    ) -> Result<HostFuture<Result<IncomingResponse, FetchError>>, HostError> {
+    ) -> Result<HostFuture<Result<StreamedResponse, FetchError>>, HostError> {
         refused("network")
     }
 

@@ -36,12 +36,12 @@ pub use code_cache::CacheFolder;
 pub use compile::Compiler;
 pub use event::{
     CronTick, DirectCall, Event, HttpRequest, HttpResponse, IncomingResponse, MqttMessage, ObjectChange,
-    OutgoingRequest, Redirect, Reply, Trigger, WorkflowStep,
+    OutgoingRequest, Redirect, Reply, ResponseBody, StreamedResponse, Trigger, WorkflowStep,
 };
 pub use guest_memory::{GuestMemory, GuestMemoryReading};
 pub use host::{
     Change, FetchCause, FetchError, FieldType, FieldValue, Host, HostError, HostFuture, LogLevel,
-    PublishRequest, Read, SocketPermit, TcpPermission,
+    NODE_KEY, PublishRequest, Read, SocketPermit, TcpPermission,
 };
 pub use machine::{LimitSource, Machine, MemoryLevel, MemoryLimit, PoolOverrides, ProcessMemory};
 pub use outcome::{Completion, InternalError, InvocationMeta, Limits, RunError};
