@@ -64,11 +64,15 @@ mod tests {
             let root = Ulid::from_parts(1, number.into());
             roots.budget(root, || RootBudget::new(root, limits, node.clone()))
         };
-        let charges: Vec<_> =
-            (10..12).map(|id| budget(1).charge_instance(Ulid::from_parts(2, id), 10, false).unwrap()).collect();
+        let charges: Vec<_> = (10..12)
+            .map(|id| budget(1).charge_instance(Ulid::from_parts(2, id), 10, false).unwrap())
+            .collect();
         // Another call of the same tree, also when there are many others.
         (2..500).for_each(|number| drop(budget(number)));
-        assert!(budget(1).charge_instance(Ulid::from_parts(2, 13), 10, false).is_err(), "a third descendant");
+        assert!(
+            budget(1).charge_instance(Ulid::from_parts(2, 13), 10, false).is_err(),
+            "a third descendant"
+        );
         drop(charges);
         assert!(budget(1).charge_instance(Ulid::from_parts(2, 14), 10, false).is_ok());
         assert!(roots.budgets.len() <= 2 * MIN_CLEAN, "{}", roots.budgets.len());

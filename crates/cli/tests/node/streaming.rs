@@ -139,7 +139,11 @@ fn the_limit_holds_exactly_with_and_without_a_length() {
     for kind in ["sized", "chunked"] {
         for bytes in [0, 1, 2_999_999, 3_000_000] {
             let path = format!("{kind}/{bytes}");
-            assert_eq!([script(&path), component(&path)], [(); 2].map(|()| format!("200 {bytes}")), "{path}");
+            assert_eq!(
+                [script(&path), component(&path)],
+                [(); 2].map(|()| format!("200 {bytes}")),
+                "{path}"
+            );
         }
         let path = format!("{kind}/3000001");
         let message = format!(
@@ -167,9 +171,15 @@ fn a_body_that_ends_early_or_stalls_is_an_error() {
         let (status, text) = node.http("GET", &format!("/fn/script?{server}/dies/{bytes}"), "");
         assert!(status == 200 && text.starts_with("TypeError Failed: fetch failed"), "{status} {text}");
         let (_, text) = node.http("GET", &format!("/fn/component/count?{server}/dies/{bytes}"), "");
-        assert!(text.starts_with(&(bytes / 2).to_string()) && text.contains("ConnectionTerminated"), "{text}");
+        assert!(
+            text.starts_with(&(bytes / 2).to_string()) && text.contains("ConnectionTerminated"),
+            "{text}"
+        );
         let (_, text) = node.http("GET", &format!("/fn/component/count?{server}/stalls/{bytes}"), "");
-        assert!(text.starts_with(&(bytes / 2).to_string()) && text.contains("ConnectionReadTimeout"), "{text}");
+        assert!(
+            text.starts_with(&(bytes / 2).to_string()) && text.contains("ConnectionReadTimeout"),
+            "{text}"
+        );
     }
     let (status, text) = node.http("GET", &format!("/fn/script?{server}/stalls/4000000"), "");
     assert!(status == 504 && text.contains("2s"), "{status} {text}");
@@ -190,7 +200,8 @@ fn javascript_collects_a_body_in_the_memory_of_the_function() {
     let (_, text) = node.http("GET", &format!("/fn/script?{server}/sized/24000000"), "");
     assert!(text.contains("24000000 bytes") && text.contains("limits.memory"), "{text}");
     let manifest = home.path().join("app/edgefaas.toml");
-    let text = std::fs::read_to_string(&manifest).unwrap().replace("response = \"24MB\"", "response = \"25MB\"");
+    let text =
+        std::fs::read_to_string(&manifest).unwrap().replace("response = \"24MB\"", "response = \"25MB\"");
     std::fs::write(&manifest, text).unwrap();
     let output = node.cli(&["deploy", home.path().join("app").to_str().unwrap()]);
     let stderr = String::from_utf8(output.stderr).unwrap();
