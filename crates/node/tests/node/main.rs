@@ -16,6 +16,7 @@ mod mqtt;
 mod object_types;
 mod objects;
 mod outgoing;
+mod ran_on;
 mod requests;
 mod restart;
 mod reuse;
