@@ -9,7 +9,7 @@ use bytes::Bytes;
 use edgefaas_isolates::{
     Change, DirectCall, Event, FetchError, FieldValue, FunctionSource, Host, HostError, HostFuture,
     IncomingResponse, InvocationMeta, Isolation, Limits, LogLevel, Module, ModuleGraph, OutgoingRequest,
-    Preparing, PublishRequest, Read, Reply, SocketPermit, TcpPermission, Trigger,
+    Preparing, PublishRequest, Read, Reply, SocketPermit, StreamedResponse, TcpPermission, Trigger,
 };
 
 use crate::{repository, target_folder};
@@ -128,11 +128,11 @@ impl Host for NoHost {
         nothing()
     }
 
-    fn fetch_later(
+    fn fetch_streamed(
         &mut self,
         _: OutgoingRequest,
         _: HostFuture<Result<Bytes, HostError>>,
-    ) -> Result<HostFuture<Result<IncomingResponse, FetchError>>, HostError> {
+    ) -> Result<HostFuture<Result<StreamedResponse, FetchError>>, HostError> {
         nothing()
     }
 

@@ -133,7 +133,7 @@ pub enum CompileTask {
     Script,
 }
 
-/// Addresses of a node.
+/// Addresses of a node, and its place in a cluster.
 #[derive(Debug, Clone, Args)]
 pub struct Listen {
     /// Address of the HTTP gateway; port 0 selects a free port [default: 127.0.0.1:8080]
@@ -151,6 +151,12 @@ pub struct Listen {
     /// Address for the other nodes of a cluster, by TCP and QUIC [default: 127.0.0.1:7071]
     #[arg(long, value_name = "ADDR:PORT")]
     pub p2p: Option<SocketAddr>,
+    /// The zone of this node in its cluster, such as a building [default: measured]
+    #[arg(long, value_name = "NAME", value_parser = label)]
+    pub zone: Option<String>,
+    /// A label of this node, to which deploys and placement policies refer; replaces those of the configuration (repeatable)
+    #[arg(long = "label", value_name = "NAME", value_parser = label)]
+    pub labels: Vec<String>,
     /// The node's configuration; the options above override it
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -160,12 +166,6 @@ pub struct Listen {
 pub struct Run {
     #[command(flatten)]
     pub listen: Listen,
-    /// The zone of this node in its cluster, such as a building [default: measured]
-    #[arg(long, value_name = "NAME", value_parser = label)]
-    pub zone: Option<String>,
-    /// A label of this node, to which deploys and placement policies refer; replaces those of the configuration (repeatable)
-    #[arg(long = "label", value_name = "NAME", value_parser = label)]
-    pub labels: Vec<String>,
     /// Start without the missing or damaged data of the store; damaged files move to `damaged` in the data directory
     #[arg(long)]
     pub accept_loss: bool,

@@ -32,6 +32,10 @@ pub fn config(listen: &Listen, data_dir: Option<PathBuf>) -> anyhow::Result<Node
     config.mqtts = listen.mqtts.or(config.mqtts);
     config.control = listen.control.unwrap_or(config.control);
     config.cluster.listen = listen.p2p.unwrap_or(config.cluster.listen);
+    config.cluster.zone = listen.zone.clone().or(config.cluster.zone);
+    if !listen.labels.is_empty() {
+        config.cluster.labels.clone_from(&listen.labels);
+    }
     Ok(config)
 }
 

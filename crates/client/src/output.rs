@@ -369,6 +369,9 @@ pub fn invocation(response: &proto::InvokeResponse) -> Value {
             "queue_us": timing.queue_us, "start_us": timing.start_us, "exec_us": timing.exec_us,
         },
     });
+    if !response.node.is_empty() {
+        value["node"] = response.node.as_str().into();
+    }
     match &response.outcome {
         Some(Outcome::Reply(reply)) => value["reply"] = reply_json(reply),
         Some(Outcome::Failure(proto::Failure { status, title, detail })) => {

@@ -229,6 +229,7 @@ impl Coordinator {
             depth: running.depth,
             requester: to.requester.as_ref().map(|requester| requester.client()),
         };
-        answer.message(result, self.publisher.max_message_bytes())
+        // Its steps may have run on several nodes.
+        answer.message(result, None, self.publisher.max_message_bytes())
     }
 }

@@ -9,8 +9,8 @@ use edgefaas_functions::outgoing;
 use edgefaas_isolates::{
     Change, DirectCall, Event, FetchError, FieldValue, FunctionSource, Host, HostError, HostFuture,
     IncomingResponse, Isolation, Limits, LogLevel, Module, ModuleGraph, OutgoingRequest, PrepareError,
-    Preparing, Program, PublishRequest, Read, Redirect, Reply, RunError, SocketPermit, TcpPermission,
-    Trigger,
+    Preparing, Program, PublishRequest, Read, Redirect, Reply, RunError, SocketPermit, StreamedResponse,
+    TcpPermission, Trigger,
 };
 use edgefaas_workflow::instance::{RequestParts, read_answer};
 use edgefaas_workflow::program::HttpOutput;
@@ -161,11 +161,11 @@ impl Host for NoPermissions {
         refused("network")
     }
 
-    fn fetch_later(
+    fn fetch_streamed(
         &mut self,
         _: OutgoingRequest,
         _: HostFuture<Result<Bytes, HostError>>,
-    ) -> Result<HostFuture<Result<IncomingResponse, FetchError>>, HostError> {
+    ) -> Result<HostFuture<Result<StreamedResponse, FetchError>>, HostError> {
         refused("network")
     }
 

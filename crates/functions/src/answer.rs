@@ -14,6 +14,9 @@ use crate::problem::{self, Audience, Problem};
 /// The user property with the HTTP status code of a reply, if it is not 200.
 const STATUS_PROPERTY: &str = "faas-status";
 
+/// The user property with the name of the node that ran an invocation.
+pub const NODE_PROPERTY: &str = "invocation-node";
+
 /// Media type of JSON.
 const JSON: &str = "application/json";
 /// Media type of plain text.
@@ -66,11 +69,16 @@ impl Answer {
         }
     }
 
-    /// The message with the reply or the error. If it would be larger than `max_bytes`, it says that the reply is too large.
+    /// The message with the reply or the error, and the name of the node that ran the invocation, if it is known. If it would be larger than `max_bytes`, it says that the reply is too large.
     ///
     /// `None` if the invocation was over [`MAX_DEPTH`]: an answer may trigger functions, also the same one, so an answer to
     /// the invocation that ended a loop must not start the loop again.
-    pub fn message(&self, result: Result<Reply, Problem>, max_bytes: usize) -> Option<Message> {
+    pub fn message(
+        &self,
+        result: Result<Reply, Problem>,
+        node: Option<&str>,
+        max_bytes: usize,
+    ) -> Option<Message> {
         if self.depth > MAX_DEPTH {
             return None;
         }
@@ -98,6 +106,7 @@ impl Answer {
                 problem.to_json().into()
             }
         };
+        properties.user.extend(node.map(|node| (NODE_PROPERTY.into(), node.into())));
         if properties.problem().is_some() {
             properties.content_type = None;
         }
@@ -111,7 +120,8 @@ impl Answer {
             "the reply has {bytes} bytes; an MQTT message may have {max_bytes} (broker.max_packet)"
         );
         properties.content_type = Some(problem::MEDIA_TYPE.into());
-        properties.user = vec![(STATUS_PROPERTY.into(), "413".into())];
+        properties.user.retain(|(name, _)| &**name != STATUS_PROPERTY);
+        properties.user.push((STATUS_PROPERTY.into(), "413".into()));
         let payload = Problem::new(413, "Reply too large", detail).to_json();
         Some(Message::new(self.topic.clone(), payload).with_properties(properties))
     }

@@ -1,7 +1,12 @@
 //! Events and replies of functions, independent of their language.
 
+use std::pin::Pin;
+
 use bytes::Bytes;
+use futures_util::Stream;
 use serde::{Deserialize, Serialize};
+
+use crate::host::FetchError;
 
 /// One event for a function.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -165,7 +170,7 @@ pub enum Redirect {
     Manual,
 }
 
-/// The answer to an [`OutgoingRequest`].
+/// The answer to an [`OutgoingRequest`], with its whole body.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IncomingResponse {
     /// Status code, 100 to 599.
@@ -179,3 +184,23 @@ pub struct IncomingResponse {
     /// True if a redirection was followed.
     pub redirected: bool,
 }
+
+/// The answer to an [`OutgoingRequest`], whose body is still being received.
+pub struct StreamedResponse {
+    /// Status code, 100 to 599.
+    pub status: u16,
+    /// As those of [`IncomingResponse`].
+    pub headers: Vec<(String, String)>,
+    /// The size of the body in bytes, if the server has said it.
+    pub body_bytes: Option<u64>,
+    /// The body.
+    pub body: ResponseBody,
+    /// The URL of the response, after redirections.
+    pub url: String,
+    /// True if a redirection was followed.
+    pub redirected: bool,
+}
+
+/// The body of an answer, in pieces of at most a few hundred KiB. The node reads no further piece from the server before the
+/// last one was taken. An error is the last item. Dropping the body closes the connection.
+pub type ResponseBody = Pin<Box<dyn Stream<Item = Result<Bytes, FetchError>> + Send>>;

@@ -8,7 +8,11 @@ use bytes::Bytes;
 pub use edgefaas_js_abi::{Change, FieldType, Read};
 use serde::{Deserialize, Serialize};
 
-use crate::event::{IncomingResponse, OutgoingRequest, Reply};
+use crate::event::{IncomingResponse, OutgoingRequest, Reply, StreamedResponse};
+
+/// The key of `config` under which the SDKs read the name, zone and labels of the node, as JSON. No key of its own in `wit/`:
+/// components that were built before still run.
+pub const NODE_KEY: &str = "$node";
 
 /// The future of a host call.
 pub type HostFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
@@ -45,16 +49,16 @@ pub trait Host: Send + 'static {
         request: OutgoingRequest,
     ) -> Result<HostFuture<Result<IncomingResponse, HostError>>, HostError>;
 
-    /// As [`Host::fetch`], for a request whose body is still being written; the body of `request` itself is empty. The
-    /// returned future waits for `body`.
+    /// As [`Host::fetch`], with bodies that need not be whole. The body of the request is `body`, which the returned future waits
+    /// for; that of `request` itself is empty. The body of the response comes in pieces.
     ///
     /// # Errors
-    /// As [`Host::fetch`], and the error of `body`.
-    fn fetch_later(
+    /// As [`Host::fetch`], and the error of `body`. A response that is too large without saying so fails in its body.
+    fn fetch_streamed(
         &mut self,
         request: OutgoingRequest,
         body: HostFuture<Result<Bytes, HostError>>,
-    ) -> Result<HostFuture<Result<IncomingResponse, FetchError>>, HostError>;
+    ) -> Result<HostFuture<Result<StreamedResponse, FetchError>>, HostError>;
 
     /// The addresses that the function may open TCP connections to without looking up a name. None if it may open no
     /// connection at all.
@@ -117,7 +121,7 @@ pub trait Host: Send + 'static {
     /// A line for the function's log.
     fn log(&mut self, level: LogLevel, message: String);
 
-    /// A `config` value of the manifest as JSON text.
+    /// A `config` value of the manifest as JSON text, or that of [`NODE_KEY`].
     fn config(&mut self, key: &str) -> Option<String>;
 
     /// All `config` keys of the manifest, in order.
@@ -295,8 +299,11 @@ pub enum FetchCause {
     Closed,
     /// The response is not HTTP.
     Protocol,
-    /// The response is too large.
-    TooLarge,
+    /// The body of the response is too large.
+    TooLarge {
+        /// The limit, in bytes.
+        limit_bytes: u64,
+    },
     /// Anything else.
     Other,
 }

@@ -36,11 +36,11 @@ pub use code_cache::CacheFolder;
 pub use compile::Compiler;
 pub use event::{
     CronTick, DirectCall, Event, HttpRequest, HttpResponse, IncomingResponse, MqttMessage, ObjectChange,
-    OutgoingRequest, Redirect, Reply, Trigger, WorkflowStep,
+    OutgoingRequest, Redirect, Reply, ResponseBody, StreamedResponse, Trigger, WorkflowStep,
 };
 pub use guest_memory::{GuestMemory, GuestMemoryReading};
 pub use host::{
-    Change, FetchCause, FetchError, FieldType, FieldValue, Host, HostError, HostFuture, LogLevel,
+    Change, FetchCause, FetchError, FieldType, FieldValue, Host, HostError, HostFuture, LogLevel, NODE_KEY,
     PublishRequest, Read, SocketPermit, TcpPermission,
 };
 pub use machine::{LimitSource, Machine, MemoryLevel, MemoryLimit, PoolOverrides, ProcessMemory};

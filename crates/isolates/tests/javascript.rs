@@ -1135,6 +1135,34 @@ async fn an_event_and_the_context_show_what_they_hold() {
 }
 
 #[tokio::test]
+async fn the_node_is_read_when_it_is_asked_for() {
+    let bench = Bench::new();
+    let source = r#"
+        export default (event, context) => {
+            if (event.text() === "no") return 1;
+            const { node } = context;
+            return { node: node ?? null, same: node === context.node };
+        };"#;
+    let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    assert_eq!(
+        json(bench.run(&program, call("")).await.result)["node"],
+        serde_json::Value::Null,
+        "in no cluster"
+    );
+    bench.set_node(r#"{"name":"hall","zone":null,"labels":[]}"#);
+    let seen = json(bench.run(&program, call("")).await.result);
+    assert_eq!(seen, serde_json::json!({ "node": { "name": "hall", "labels": [] }, "same": true }));
+    // The zone of a node may change while it runs.
+    bench.set_node(r#"{"name":"hall","zone":"east","labels":["camera","floor=2"]}"#);
+    let seen = json(bench.run(&program, call("")).await.result);
+    let expected = serde_json::json!({ "name": "hall", "zone": "east", "labels": ["camera", "floor=2"] });
+    assert_eq!(seen["node"], expected);
+    let asked = bench.record().asked_for_node;
+    json(bench.run(&program, call("no")).await.result);
+    assert_eq!((asked, bench.record().asked_for_node), (3, 3), "once in each invocation that reads it");
+}
+
+#[tokio::test]
 async fn publish_refuses_options_it_does_not_know() {
     let bench = Bench::new();
     let source = r#"

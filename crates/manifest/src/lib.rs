@@ -245,6 +245,9 @@ pub struct Limits {
     pub payload_bytes: usize,
     /// The answer: 8 MiB by default, from 1 B to 32 MiB.
     pub reply_bytes: usize,
+    /// The body of another server's answer to a request: 8 MiB by default, from 1 B to 64 GiB. Of JavaScript at most
+    /// `memory_bytes`.
+    pub response_bytes: u64,
     /// Calls of functions and requests to servers that one invocation may make: 1,000 by default, from 0 to 100,000.
     pub calls: u32,
     /// Log of one invocation: 256 KiB by default, from 0 to 16 MiB.
@@ -263,6 +266,7 @@ impl Default for Limits {
             instances: 8,
             payload_bytes: 1 << 20,
             reply_bytes: 8 << 20,
+            response_bytes: 8 << 20,
             calls: 1000,
             log_bytes: 256 << 10,
             queue: Queue::default(),

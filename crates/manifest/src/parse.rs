@@ -30,6 +30,8 @@ const TIMEOUT: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::f
 const BACKOFF: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(24 * 3600);
 /// Half of the control API's message limit, so that a deployed function can be invoked with it.
 const BODY_BYTES: RangeInclusive<u64> = 1..=32 << 20;
+/// One answer of another server.
+const RESPONSE_BYTES: RangeInclusive<u64> = 1..=64 << 30;
 const CALLS: RangeInclusive<u32> = 0..=100_000;
 const LOG_BYTES: RangeInclusive<u64> = 0..=16 << 20;
 const CONCURRENCY: RangeInclusive<u32> = 1..=10_000;
@@ -134,6 +136,9 @@ fn function(item: &Item<'_>, paths: &mut HttpPaths, problems: &mut Problems) -> 
     let triggers = table.get("triggers").map(|item| item.items(problems)).unwrap_or_default();
     let triggers: Vec<_> = triggers.iter().filter_map(|item| trigger(item, paths, problems)).collect();
     let limits = table.get("limits").map(|item| limits(&item, problems)).unwrap_or_default();
+    if let Some(main) = main.as_deref().filter(|main| source_kind(main) == SourceKind::Script) {
+        check_response_limit(&table, main, &limits, problems);
+    }
     let permissions = table.get("permissions").map(|item| permissions(&item, problems)).unwrap_or_default();
     let config = table.get("config").map(|item| config(&item, problems)).unwrap_or_default();
     let secrets = table.get("secrets").map(|item| secrets(&item, problems)).unwrap_or_default();
@@ -386,7 +391,7 @@ impl HttpPaths {
 }
 
 fn limits(item: &Item<'_>, problems: &mut Problems) -> Limits {
-    const KNOWN: [&str; 10] = [
+    const KNOWN: [&str; 11] = [
         "memory",
         "timeout",
         "cpu",
@@ -394,6 +399,7 @@ fn limits(item: &Item<'_>, problems: &mut Problems) -> Limits {
         "instances",
         "payload",
         "reply",
+        "response",
         "calls",
         "log",
         "queue",
@@ -406,6 +412,7 @@ fn limits(item: &Item<'_>, problems: &mut Problems) -> Limits {
     let memory_bytes = size("memory", MEMORY_BYTES, default.memory_bytes);
     let payload_bytes = size("payload", BODY_BYTES, default.payload_bytes);
     let reply_bytes = size("reply", BODY_BYTES, default.reply_bytes);
+    let response_bytes = size("response", RESPONSE_BYTES, default.response_bytes as usize) as u64;
     let log_bytes = size("log", LOG_BYTES, default.log_bytes);
     let calls = table.get("calls").and_then(|item| item.count(CALLS, problems));
     let timeout = table.get("timeout").and_then(|item| item.duration(TIMEOUT, problems));
@@ -420,9 +427,27 @@ fn limits(item: &Item<'_>, problems: &mut Problems) -> Limits {
         concurrency: concurrency.unwrap_or(default.concurrency),
         payload_bytes,
         reply_bytes,
+        response_bytes,
         calls: calls.unwrap_or(default.calls),
         log_bytes,
         queue: table.get("queue").map(|item| queue(&item, problems)).unwrap_or_default(),
+    }
+}
+
+/// `fetch` of JavaScript collects an answer in the memory of the function.
+fn check_response_limit(function: &Table<'_>, main: &str, limits: &Limits, problems: &mut Problems) {
+    let table = function.get("limits").filter(|table| table.has("response"));
+    let entries = table.map(|table| table.entries(problems)).unwrap_or_default();
+    if let Some(item) = entries.into_iter().find(|entry| entry.key == "response")
+        && limits.response_bytes > limits.memory_bytes as u64
+    {
+        let message = format!(
+            "`limits.response` of `{main}` is {} bytes, more than its `limits.memory` of {} bytes",
+            limits.response_bytes, limits.memory_bytes
+        );
+        let help = "`fetch` collects an answer in the memory of the function: raise `limits.memory`, or read large answers \
+                    piece by piece in a component";
+        problems.add(&item.span, message, Some(help.into()));
     }
 }
 

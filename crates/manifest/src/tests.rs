@@ -14,7 +14,7 @@ triggers = [
     { http = "/greenhouse/{room}", methods = ["GET", "POST"], auth = "token" },
     { cron = "*/5 * * * * *" },
 ]
-limits = { memory = "32MiB", timeout = "1m 30s", cpu = "200ms", concurrency = 16, instances = 3, payload = "64KiB", reply = "2MB", calls = 0, log = "1KiB", queue = { capacity = 10, order = "lifo", when_full = "drop-oldest" } }
+limits = { memory = "32MiB", timeout = "1m 30s", cpu = "200ms", concurrency = 16, instances = 3, payload = "64KiB", reply = "2MB", response = "16MiB", calls = 0, log = "1KiB", queue = { capacity = 10, order = "lifo", when_full = "drop-oldest" } }
 permissions = { publish = ["a/+/b/#"], call = ["average*"], objects = ["greenhouse/*"], http = ["*.example.com"], tcp = ["plc.local:502"] }
 config = { target_c = 24.0, rooms = ["a", "b"], since = 2026-01-02, deep = { on = true, n = 0x10 } }
 secrets = ["api_key", "other.key"]
@@ -66,6 +66,7 @@ fn every_supported_key() {
             instances: 3,
             payload_bytes: 64 << 10,
             reply_bytes: 2_000_000,
+            response_bytes: 16 << 20,
             calls: 0,
             log_bytes: 1024,
             queue: Queue { capacity: 10, order: QueueOrder::Lifo, when_full: WhenFull::DropOldest },
@@ -199,6 +200,13 @@ fn bad_values_say_where_and_what_to_do() {
             "4:21 `lots` is not a size / write a number and a unit: \"512KiB\", \"32MiB\", \"1GiB\"",
         ),
         ("limits = { memory = \"0\" }", "4:21 `memory` must be from 64.0 KiB to 4.0 GiB / it is 0 B here"),
+        ("limits = { response = \"0\" }", "4:23 `response` must be from 1 B to 64.0 GiB / it is 0 B here"),
+        (
+            "limits = { memory = \"16MiB\", response = \"17MiB\" }",
+            "4:41 `limits.response` of `f.js` is 17825792 bytes, more than its `limits.memory` of 16777216 bytes / \
+             `fetch` collects an answer in the memory of the function: raise `limits.memory`, or read large answers \
+             piece by piece in a component",
+        ),
         ("limits = { timeout = \"0s\" }", "4:22 `timeout` must be from 1ms to 1h / it is 0s here"),
         ("limits = { timeout = \"2h\" }", "4:22 `timeout` must be from 1ms to 1h / it is 2h here"),
         ("limits = { concurrency = 0 }", "4:26 `concurrency` must be from 1 to 10000 / it is 0 here"),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use edgefaas_functions::outgoing::{self, Caller, HttpClient};
+use edgefaas_functions::outgoing::{self, Caller, HttpClient, ResponseLimit};
 use edgefaas_functions::trace::{TraceSpan, Traces};
 use edgefaas_isolates::{OutgoingRequest, Redirect};
 use edgefaas_manifest::HttpPattern;
@@ -27,7 +27,7 @@ pub(crate) async fn run(
         tracing::error!(collector, "traces.otlp is not an http or https URL; spans are not exported");
         return;
     };
-    let caller = Caller::new("the export of traces", Arc::from(vec![host]));
+    let caller = Caller::new("the export of traces", Arc::from(vec![host]), ResponseLimit::Fixed);
     let mut failing = false;
     loop {
         tokio::select! {

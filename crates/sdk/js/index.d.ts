@@ -321,6 +321,15 @@ export interface Capabilities {
   asset(name: string): Uint8Array<ArrayBuffer>;
 }
 
+/** A node of a cluster. */
+export interface ClusterNode {
+  /** Its name, which the header `Invocation-Node` has too. */
+  readonly name: string;
+  /** Its zone, if it is known. */
+  readonly zone?: string;
+  readonly labels: readonly string[];
+}
+
 /** The invocation for an event. */
 export interface Context<Config extends object = Record<string, any>> extends Capabilities {
   readonly invocationId: string;
@@ -330,6 +339,8 @@ export interface Context<Config extends object = Record<string, any>> extends Ca
   readonly deadline: number;
   /** The `config` values of the manifest. */
   readonly config: Readonly<Config>;
+  /** The node that runs this invocation; undefined if it is in no cluster. */
+  readonly node: ClusterNode | undefined;
   /** The secrets that the manifest names and that are set. */
   readonly secrets: Readonly<Record<string, string | undefined>>;
   readonly log: Log;

@@ -228,8 +228,8 @@ impl TriggerHook {
         self.workers.spawn(async move {
             let result = first_result(&targets, id, &answer).await;
             repeated.lock().remove(&(id, to));
-            if let Some(result) = result {
-                publish_answer(&targets, &source, &answer, result);
+            if let Some((result, node)) = result {
+                publish_answer_of(&targets, &source, &answer, result, node.as_deref());
             }
         });
         Verdict::Consume
@@ -346,10 +346,11 @@ impl TriggerHook {
         self.workers.spawn(async move {
             let _in_flight = in_flight;
             let source = admitted.function_name();
-            let Outcome { id, result, .. } = targets.invoker.run(admitted).await;
+            let Outcome { id, result, node, .. } = targets.invoker.run(admitted).await;
             if let Some(answer) = answer {
                 let result = result.map_err(|error| Problem::of(&error, Some(&id)));
-                publish_answer(&targets, &source, &answer, result);
+                let node = node.or_else(|| targets.invoker.this_node().map(|this| this.name.clone()));
+                publish_answer_of(&targets, &source, &answer, result, node.as_deref());
             }
         });
     }
@@ -411,15 +412,19 @@ fn is_offered_again(origin: &Origin, message: &Message) -> bool {
     message.qos() > QoS::AtMostOnce && matches!(origin, Origin::Node { .. })
 }
 
-/// Result of the first call with the same REQUEST-ID. `None` if its own answer has the same topic and correlation data, or if the
+/// Result of the first call with the same REQUEST-ID, and the node that ran it. `None` if its own answer has the same topic and correlation data, or if the
 /// store fails.
-async fn first_result(targets: &Targets, id: Ulid, answer: &Answer) -> Option<Result<Reply, Problem>> {
+async fn first_result(
+    targets: &Targets,
+    id: Ulid,
+    answer: &Answer,
+) -> Option<(Result<Reply, Problem>, Option<String>)> {
     let durable = &targets.durable;
     loop {
         let ended = durable.ended(id);
         let claimed = durable.is_claimed(id);
         match durable.lookup(id) {
-            Ok(Lookup::Done(_, outcome)) => return Some(outcome.into_result(id).0),
+            Ok(Lookup::Done(_, ended)) => return Some((ended.outcome.into_result(id).0, ended.node)),
             Ok(Lookup::Pending(_)) => {
                 let first = durable.answer_to(id);
                 let is_same = first.is_some_and(|to| {
@@ -432,7 +437,7 @@ async fn first_result(targets: &Targets, id: Ulid, answer: &Answer) -> Option<Re
             Ok(Lookup::Unknown) if claimed => durable.settled(id).await,
             Ok(Lookup::Unknown | Lookup::Gone) => {
                 let detail = "the first call with this REQUEST-ID was not accepted; repeat the call";
-                return Some(Err(Problem::new(503, "Not accepted", detail)));
+                return Some((Err(Problem::new(503, "Not accepted", detail)), None));
             }
             Err(error) => {
                 tracing::error!(%error, "an answer cannot be published again");
@@ -516,8 +521,20 @@ fn report_dropped(
     }
 }
 
+/// Publishes the answer of a call that no node has run.
 fn publish_answer(targets: &Targets, source: &Arc<str>, answer: &Answer, result: Result<Reply, Problem>) {
-    if let Some(message) = answer.message(result, targets.publisher.max_message_bytes()) {
+    publish_answer_of(targets, source, answer, result, None);
+}
+
+/// Publishes the answer of an invocation that `node` has run.
+fn publish_answer_of(
+    targets: &Targets,
+    source: &Arc<str>,
+    answer: &Answer,
+    result: Result<Reply, Problem>,
+    node: Option<&str>,
+) {
+    if let Some(message) = answer.message(result, node, targets.publisher.max_message_bytes()) {
         targets.publisher.answer(source, answer.depth.saturating_add(1), answer.requester.clone(), message);
     }
 }

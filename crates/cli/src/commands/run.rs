@@ -16,10 +16,6 @@ pub async fn run(args: &Run, global: &Global) -> anyhow::Result<()> {
     let _log = log::start("info,fjall=warn,lsm_tree=warn", global.output);
     node::raise_open_files();
     let mut config = node::config(&args.listen, global.data_dir.clone())?;
-    config.cluster.zone = args.zone.clone().or(config.cluster.zone);
-    if !args.labels.is_empty() {
-        config.cluster.labels.clone_from(&args.labels);
-    }
     config.store.accept_loss = args.accept_loss;
     serve(config, global).await
 }

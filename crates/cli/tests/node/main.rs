@@ -39,6 +39,7 @@ mod recording;
 mod remote_calls;
 mod replies;
 mod spinning;
+mod streaming;
 mod support;
 mod two_zones;
 mod websocket;

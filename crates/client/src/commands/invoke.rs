@@ -32,13 +32,24 @@ pub async fn run(args: &Invoke, global: &Global) -> anyhow::Result<()> {
                 "" => String::new(),
                 detail => format!(": {}", output::indented(detail)),
             };
+            let node = match response.node.as_str() {
+                "" => String::new(),
+                node => format!(" on node {}", output::line(node)),
+            };
             let message = format!(
-                "the function `{}` failed ({status} {title}){detail}; see `edgefaas logs {}`",
+                "the function `{}` failed{node} ({status} {title}){detail}; see `edgefaas logs {}`",
                 args.name, args.name
             );
             Err(Failure::new(Exit::FunctionFailed, message))
         }
-        Some(Outcome::Reply(reply)) if global.output == Format::Table => print(reply),
+        Some(Outcome::Reply(reply)) if global.output == Format::Table => {
+            print(reply)?;
+            // Beside the output, which is the reply alone.
+            if !response.node.is_empty() {
+                eprintln!("ran on node {}", output::line(&response.node));
+            }
+            Ok(())
+        }
         _ => Ok(()),
     }
 }

@@ -92,8 +92,10 @@ pub struct Known {
 pub enum KnownState {
     /// The sequence number of the [`Pending`] record.
     Pending(u64),
-    /// The outcome.
+    /// The outcome, in no cluster.
     Done(StoredOutcome),
+    /// The outcome, and the name of the node that ran the last attempt.
+    DoneOn(StoredOutcome, String),
 }
 
 /// The outcome of an invocation.
@@ -105,6 +107,24 @@ pub struct StoredOutcome {
     pub attempts: u32,
     /// Times of the last attempt in microseconds: queue, start, execution.
     timing_us: [u64; 3],
+}
+
+/// The outcome of an invocation, and the node that ran its last attempt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ended {
+    /// The outcome.
+    pub outcome: StoredOutcome,
+    /// The name of the node; `None` in no cluster.
+    pub node: Option<String>,
+}
+
+impl From<Ended> for KnownState {
+    fn from(ended: Ended) -> Self {
+        match ended.node {
+            None => Self::Done(ended.outcome),
+            Some(node) => Self::DoneOn(ended.outcome, node),
+        }
+    }
 }
 
 /// The stored form of a [`Problem`].

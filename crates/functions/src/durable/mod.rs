@@ -42,7 +42,7 @@ use crate::records::{self, PAGE_ENTRIES, Records};
 use crate::registry::{LiveFunction, Registry};
 use crate::workers::Workers;
 pub use claims::KeyClaim;
-pub use invocation_records::{AnswerTo, Digest, Keep, KnownState, StoredOutcome};
+pub use invocation_records::{AnswerTo, Digest, Ended, Keep, KnownState, StoredOutcome};
 pub use runner::{Accepted, Durable};
 
 /// Limits of kept outcomes and cached invocations.
@@ -81,7 +81,7 @@ pub enum Lookup {
     /// The invocation has not ended.
     Pending(OutcomeAccess),
     /// The invocation has ended.
-    Done(OutcomeAccess, Box<StoredOutcome>),
+    Done(OutcomeAccess, Box<Ended>),
     /// The outcome may have existed and has expired.
     Gone,
     /// No invocation with this id was accepted, or its outcome is not kept.
@@ -399,7 +399,14 @@ impl DurableQueue {
             return Ok(if gone { Lookup::Gone } else { Lookup::Unknown });
         };
         Ok(match state {
-            KnownState::Done(outcome) => Lookup::Done(OutcomeAccess { function, auth }, Box::new(outcome)),
+            KnownState::Done(outcome) => {
+                let ended = Ended { outcome, node: None };
+                Lookup::Done(OutcomeAccess { function, auth }, Box::new(ended))
+            }
+            KnownState::DoneOn(outcome, node) => {
+                let ended = Ended { outcome, node: Some(node) };
+                Lookup::Done(OutcomeAccess { function, auth }, Box::new(ended))
+            }
             KnownState::Pending(sequence) => {
                 // An invocation of this incarnation may not be in its queue yet, or a failed store kept it from ending.
                 let pending = sequence >= self.first_sequence.load(Ordering::Relaxed)
@@ -489,11 +496,10 @@ impl DurableQueue {
     }
 
     /// Adds the outcome of an ended invocation to `batch`. Returns its size in bytes.
-    fn keep(&self, batch: &mut Batch, function: &str, pending: &Pending, outcome: StoredOutcome) -> u64 {
+    fn keep(&self, batch: &mut Batch, function: &str, pending: &Pending, ended: Ended) -> u64 {
         let id = Ulid(pending.id);
         let keep = pending.keep.unwrap_or_default();
-        let known =
-            Known { function: function.to_owned(), auth: keep.auth, state: KnownState::Done(outcome) };
+        let known = Known { function: function.to_owned(), auth: keep.auth, state: ended.into() };
         let known = records::encode(&known);
         let bytes = known.len() as u64;
         let expiry = Expiry { bytes: u32::try_from(bytes).unwrap_or(u32::MAX), key: keep.key };

@@ -13,12 +13,12 @@ use edgefaas_state::store::{Batch, CommitError, Durability};
 use tokio_util::sync::CancellationToken;
 use ulid::Ulid;
 
-use super::invocation_records::{self, Pending, StoredOutcome};
+use super::invocation_records::{self, Ended, Pending, StoredOutcome};
 use super::{
     Acceptance, AnswerTo, CachedPending, Claim, Digest, DurableQueue, FunctionQueue, Keep, KeyClaim, Slot,
     max_pending,
 };
-use crate::answer::Answer;
+use crate::answer::{Answer, NODE_PROPERTY};
 use crate::dead_letter::{self, DeadLetter};
 use crate::invocation::{Invocation, InvocationError, Outcome, Timing};
 use crate::invoker::{Attempt, Effects};
@@ -297,14 +297,17 @@ impl DurableQueue {
         ran: Ran,
     ) -> Result<(), InvocationError> {
         let name = &function.name;
+        let node_name = self.node_name(&ran);
         let Ran { timing, node } = ran;
         let (mut batch, messages, _taken) = effects.into_parts();
         let depth = pending.depth.saturating_add(1);
         let mut outgoing: Vec<_> =
             messages.iter().map(|message| Outgoing::new(name, depth, None, message)).collect();
-        outgoing.extend(self.answer_of(name, pending, Ok(reply.clone())));
-        let kept =
-            pending.keep.is_some().then(|| StoredOutcome::new(Ok(reply.clone()), pending.attempt, timing));
+        outgoing.extend(self.answer_of(name, pending, Ok(reply.clone()), node_name.as_deref()));
+        let kept = pending.keep.is_some().then(|| Ended {
+            outcome: StoredOutcome::new(Ok(reply.clone()), pending.attempt, timing),
+            node: node_name.as_deref().map(str::to_owned),
+        });
         let outcome = Outcome { id: Ulid(pending.id).to_string(), result: Ok(reply), timing, node };
         let ending = self.end(&mut batch, name, sequence, pending, kept, outgoing);
         loop {
@@ -374,16 +377,19 @@ impl DurableQueue {
     ) {
         let id = Ulid(pending.id);
         let problem = Problem::of(&error, Some(&id.to_string()));
-        let letter = dead_letter(name, &pending, &problem).message(self.publisher.max_message_bytes());
+        let node_name = self.node_name(&ran);
+        let letter = dead_letter(name, &pending, &problem, node_name.as_deref());
+        let letter = letter.message(self.publisher.max_message_bytes());
         let depth = pending.depth.saturating_add(1);
         let mut outgoing: Vec<_> =
             letter.iter().map(|letter| Outgoing::new(name, depth, None, letter)).collect();
-        outgoing.extend(self.answer_of(name, &pending, Err(problem.clone())));
+        outgoing.extend(self.answer_of(name, &pending, Err(problem.clone()), node_name.as_deref()));
         let outcome = StoredOutcome::new(Err(problem), pending.attempt, ran.timing);
+        let ended = Ended { outcome, node: node_name.as_deref().map(str::to_owned) };
         let committed = loop {
             let mut batch = Batch::default();
-            let (outcome, outgoing) = (Some(outcome.clone()), outgoing.clone());
-            let ending = self.end(&mut batch, name, sequence, &pending, outcome, outgoing);
+            let (ended, outgoing) = (Some(ended.clone()), outgoing.clone());
+            let ending = self.end(&mut batch, name, sequence, &pending, ended, outgoing);
             match ending.commit(self, batch).await {
                 // There are no more attempts: the dead letter waits for room on the disk.
                 Err(CommitError::DiskFull { .. }) if !self.drain.is_draining() => {
@@ -443,15 +449,26 @@ impl DurableQueue {
         name: &str,
         sequence: u64,
         pending: &Pending,
-        kept: Option<StoredOutcome>,
+        kept: Option<Ended>,
         outgoing: Vec<Outgoing>,
     ) -> Ending {
         self.records.delete(batch, invocation_records::pending_key(name, sequence));
-        let kept_bytes = kept.map(|outcome| self.keep(batch, name, pending, outcome));
+        let kept_bytes = kept.map(|ended| self.keep(batch, name, pending, ended));
         Ending { kept_bytes, outgoing: self.publisher.put_all(batch, outgoing) }
     }
 
-    fn answer_of(&self, name: &str, pending: &Pending, result: Result<Reply, Problem>) -> Option<Outgoing> {
+    /// The name of the node that ran the last attempt; `None` in no cluster.
+    fn node_name(&self, ran: &Ran) -> Option<Arc<str>> {
+        ran.node.clone().or_else(|| self.invoker.this_node().map(|this| this.name.clone()))
+    }
+
+    fn answer_of(
+        &self,
+        name: &str,
+        pending: &Pending,
+        result: Result<Reply, Problem>,
+        node: Option<&str>,
+    ) -> Option<Outgoing> {
         let to = pending.answer.as_ref()?;
         let answer = Answer {
             topic: TopicName::new(to.topic.as_str()).ok()?,
@@ -459,7 +476,7 @@ impl DurableQueue {
             depth: pending.depth,
             requester: to.requester.as_ref().map(ClientRecord::client),
         };
-        let message = answer.message(result, self.publisher.max_message_bytes())?;
+        let message = answer.message(result, node, self.publisher.max_message_bytes())?;
         Some(Outgoing::new(name, pending.depth.saturating_add(1), to.requester.clone(), &message))
     }
 }
@@ -560,7 +577,7 @@ fn invocation(function: &str, pending: &Pending) -> Invocation {
 }
 
 /// The dead letter of an invocation: the original payload and the error.
-fn dead_letter(function: &str, pending: &Pending, problem: &Problem) -> DeadLetter {
+fn dead_letter(function: &str, pending: &Pending, problem: &Problem, node: Option<&str>) -> DeadLetter {
     let (origin, content_type) = match &pending.event.trigger {
         Trigger::Mqtt(message) => {
             (Some((dead_letter::TOPIC_PROPERTY, message.topic.clone())), message.content_type.clone())
@@ -574,6 +591,7 @@ fn dead_letter(function: &str, pending: &Pending, problem: &Problem) -> DeadLett
     };
     let mut about =
         vec![("invocation", Ulid(pending.id).to_string()), ("attempts", pending.attempt.to_string())];
+    about.extend(node.map(|node| (NODE_PROPERTY, node.to_owned())));
     about.extend(origin);
     DeadLetter {
         name: function.to_owned(),

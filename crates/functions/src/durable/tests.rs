@@ -57,7 +57,8 @@ async fn commit(queue: &DurableQueue, fill: impl FnOnce(&mut Batch)) {
 async fn end(queue: &DurableQueue, pending: &Pending) {
     let mut bytes = 0;
     let outcome = StoredOutcome::new(Ok(Reply::Text("done".into())), 1, Timing::default());
-    commit(queue, |batch| bytes = queue.keep(batch, "f", pending, outcome)).await;
+    let ended = Ended { outcome, node: Some("hall".into()) };
+    commit(queue, |batch| bytes = queue.keep(batch, "f", pending, ended)).await;
     queue.kept(bytes);
 }
 
@@ -109,7 +110,8 @@ async fn expired_outcomes_are_removed_with_their_idempotency_keys() {
     drop(claimed);
     assert!(matches!(queue.claim(key, request, disk.id()).unwrap(), Claim::Known(id) if id == first));
     assert!(matches!(queue.claim(key, [9; 16], disk.id()).unwrap(), Claim::Conflict));
-    assert!(matches!(queue.lookup(first).unwrap(), Lookup::Done(access, _) if access.function == "f"));
+    assert!(matches!(queue.lookup(first).unwrap(), Lookup::Done(access, ended)
+        if access.function == "f" && ended.node.as_deref() == Some("hall")));
     assert!(matches!(queue.lookup(disk.id()).unwrap(), Lookup::Unknown));
 
     disk.now_ms.fetch_add(3_600_001, Ordering::Relaxed);

@@ -9,7 +9,8 @@ use edgefaas_broker::{Message, Properties, QoS};
 use edgefaas_crdt::Operation;
 use edgefaas_isolates::{
     Change, DirectCall, Event, FetchError, FieldValue, Host, HostError, HostFuture, IncomingResponse,
-    LogLevel, OutgoingRequest, PublishRequest, Read, Reply, SocketPermit, TcpPermission, Trigger,
+    LogLevel, NODE_KEY, OutgoingRequest, PublishRequest, Read, Reply, SocketPermit, StreamedResponse,
+    TcpPermission, Trigger,
 };
 use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
@@ -23,9 +24,6 @@ use crate::outgoing;
 use crate::registry::LiveFunction;
 use crate::topics::{PREFIX, call_topic, functions_may_publish};
 
-/// The key of `config` under which the SDKs read the name, zone and labels of the node, as JSON. No key of its own in `wit/`:
-/// components that were built before still run.
-const NODE_KEY: &str = "$node";
 /// Minimum number of bytes that a log line counts.
 const LINE_BYTES: usize = 16;
 
@@ -205,17 +203,17 @@ impl Host for InvocationHost {
         Ok(Box::pin(async move { Ok(invoker.http.fetch(&function.caller, request).await?) }))
     }
 
-    fn fetch_later(
+    fn fetch_streamed(
         &mut self,
         request: OutgoingRequest,
         body: HostFuture<Result<Bytes, HostError>>,
-    ) -> Result<HostFuture<Result<IncomingResponse, FetchError>>, HostError> {
+    ) -> Result<HostFuture<Result<StreamedResponse, FetchError>>, HostError> {
         let request = outgoing::check(request, &self.function.caller, self.trace_parent.as_deref())?;
         self.count_call()?;
         let (invoker, function) = (self.invoker.clone(), self.function.clone());
         Ok(Box::pin(async move {
             let request = request.with_body(body.await?);
-            Ok(invoker.http.fetch(&function.caller, request).await?)
+            Ok(invoker.http.open(&function.caller, request).await?)
         }))
     }
 

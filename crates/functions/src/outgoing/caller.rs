@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use edgefaas_manifest::{AddressKind, HttpPattern, address_of, may_lead_to};
 use url::{Host, Url};
 
+use super::MAX_RESPONSE_BYTES;
 use super::connector::Connections;
 use super::own_addresses::is_own;
 
@@ -14,8 +15,40 @@ use super::own_addresses::is_own;
 /// different permissions.
 pub struct Caller {
     pub(super) permissions: Arc<CallerPermissions>,
+    /// Limit of each answer's body.
+    pub(super) response_limit: ResponseLimit,
     // Created at the first request.
     pub(super) connections: OnceLock<Connections>,
+}
+
+/// Maximum size of the body of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResponseLimit {
+    /// [`MAX_RESPONSE_BYTES`], which no manifest changes.
+    Fixed,
+    /// `limits.response` of a function, in bytes.
+    OfFunction {
+        /// The limit, in bytes.
+        bytes: u64,
+    },
+}
+
+impl ResponseLimit {
+    /// The limit, in bytes.
+    pub fn bytes(self) -> u64 {
+        match self {
+            Self::Fixed => MAX_RESPONSE_BYTES,
+            Self::OfFunction { bytes } => bytes,
+        }
+    }
+
+    /// The end of an error.
+    pub(super) fn remedy(self) -> &'static str {
+        match self {
+            Self::Fixed => "",
+            Self::OfFunction { .. } => "; raise limits.response in the manifest",
+        }
+    }
 }
 
 /// The permissions of a caller for outgoing requests.
@@ -29,9 +62,13 @@ pub(super) struct CallerPermissions {
 impl Caller {
     /// `owner` is its name in errors and the owner of its shares in the pools: "function `f`". `http` are the patterns of
     /// permitted servers.
-    pub fn new(owner: impl Into<Arc<str>>, http: Arc<[HttpPattern]>) -> Self {
+    pub fn new(
+        owner: impl Into<Arc<str>>,
+        http: Arc<[HttpPattern]>,
+        response_limit: ResponseLimit,
+    ) -> Self {
         let permissions = Arc::new(CallerPermissions { owner: owner.into(), http });
-        Self { permissions, connections: OnceLock::new() }
+        Self { permissions, response_limit, connections: OnceLock::new() }
     }
 
     /// The owner of its shares in the pools.

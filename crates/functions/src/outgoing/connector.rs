@@ -33,6 +33,13 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of unused connections of one caller to one server.
 const MAX_IDLE_PER_SERVER: usize = 8;
 
+/// Maximum size of the read buffer of a connection, and so of a piece of an answer; in bytes, HTTP/1.
+pub(super) const HTTP1_BUFFER_BYTES: usize = 128 << 10;
+/// Bytes of an answer that a server may send before the caller has taken earlier ones; HTTP/2.
+pub(super) const HTTP2_STREAM_BYTES: u32 = 512 << 10;
+/// The same for all answers of a connection. Larger, so that an answer that is not read does not stop the others.
+const HTTP2_CONNECTION_BYTES: u32 = 16 << 20;
+
 /// The connection pool of one caller.
 pub(super) type Connections = Client<Connector, Full<Bytes>>;
 
@@ -43,6 +50,9 @@ pub(super) fn connections(permissions: Arc<CallerPermissions>, lookups: FairPool
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(IDLE_TIMEOUT)
         .pool_max_idle_per_host(MAX_IDLE_PER_SERVER)
+        .http1_max_buf_size(HTTP1_BUFFER_BYTES)
+        .http2_initial_stream_window_size(HTTP2_STREAM_BYTES)
+        .http2_initial_connection_window_size(HTTP2_CONNECTION_BYTES)
         .build(connector)
 }
 

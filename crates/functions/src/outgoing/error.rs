@@ -5,10 +5,10 @@ use std::error::Error;
 use edgefaas_isolates::{FetchCause, HostError};
 use url::Url;
 
-use super::caller::GuardedAddress;
+use super::MAX_REDIRECTS;
+use super::caller::{GuardedAddress, ResponseLimit};
 use super::cause;
 use super::fair_pool::ShareError;
-use super::{MAX_REDIRECTS, MAX_RESPONSE_BYTES};
 
 /// Errors of outgoing requests.
 #[derive(Debug, thiserror::Error)]
@@ -57,10 +57,14 @@ pub enum FetchError {
         cause: FetchCause,
     },
     /// The answer is too large.
-    #[error("the answer of {server} has more than {MAX_RESPONSE_BYTES} bytes")]
+    #[error("the answer of {server} has more than the {} bytes that {owner} may receive{}", limit.bytes(), limit.remedy())]
     TooLarge {
         /// Host and port.
         server: String,
+        /// The function or workflow.
+        owner: std::sync::Arc<str>,
+        /// The limit.
+        limit: ResponseLimit,
     },
     /// The function's share of requests or bytes is used up.
     #[error("{server}: {reason}")]
@@ -117,7 +121,7 @@ impl From<FetchError> for edgefaas_isolates::FetchError {
     fn from(error: FetchError) -> Self {
         let cause = match &error {
             FetchError::Failed { cause, .. } => *cause,
-            FetchError::TooLarge { .. } => FetchCause::TooLarge,
+            FetchError::TooLarge { limit, .. } => FetchCause::TooLarge { limit_bytes: limit.bytes() },
             FetchError::Invalid(_) => FetchCause::Invalid,
             FetchError::NotPermitted { .. } => FetchCause::Denied,
             FetchError::Overloaded { .. } | FetchError::NoRoom { .. } => FetchCause::Overloaded,

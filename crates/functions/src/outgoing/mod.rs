@@ -8,20 +8,21 @@ mod error;
 mod fair_pool;
 mod lookup;
 mod own_addresses;
+mod response;
 
 use std::net::SocketAddr;
 use std::pin::Pin;
 
-use bytes::{Bytes, BytesMut};
-use edgefaas_isolates::{HostError, IncomingResponse, Redirect};
+use bytes::Bytes;
+use edgefaas_isolates::{HostError, IncomingResponse, Redirect, StreamedResponse};
 use edgefaas_manifest::Permissions;
 use http::header::{self, HeaderName};
 use http::{Method, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Body, Incoming};
+use http_body_util::Full;
+use hyper::body::Incoming;
 use url::Url;
 
-pub use self::caller::Caller;
+pub use self::caller::{Caller, ResponseLimit};
 use self::check::permitted;
 pub use self::check::{Checked, check};
 use self::connector::{Tls, connections};
@@ -29,9 +30,10 @@ pub use self::error::FetchError;
 use self::error::{server, shown};
 use self::fair_pool::{FairPool, Share};
 use self::lookup::{LookupError, lookup};
+use self::response::Answer;
 
-/// Maximum size of the body of an answer, in bytes.
-pub const MAX_RESPONSE_BYTES: usize = 8 << 20;
+/// Maximum size of the body of an answer without a limit in a manifest, in bytes.
+pub const MAX_RESPONSE_BYTES: u64 = 8 << 20;
 /// Maximum number of requests in flight, over all functions.
 const MAX_REQUESTS: usize = 512;
 /// Maximum number of concurrent lookups, over all functions. Each blocks a thread.
@@ -76,14 +78,33 @@ impl HttpClient {
         caller: &'a Caller,
         request: Checked,
     ) -> Pin<Box<dyn Future<Output = Result<IncomingResponse, FetchError>> + Send + 'a>> {
-        Box::pin(self.request(caller, request))
+        Box::pin(async move {
+            let answer = self.request(caller, request).await?;
+            self.whole(caller, answer).await
+        })
     }
 
-    async fn request(&self, caller: &Caller, request: Checked) -> Result<IncomingResponse, FetchError> {
+    /// As [`fetch`](Self::fetch), but the body is read as the caller takes it. At most 512 KiB of it are in memory.
+    ///
+    /// # Errors
+    /// See [`FetchError`]. The body ends with an error if it is larger than the caller's limit, or the connection fails.
+    pub fn open<'a>(
+        &'a self,
+        caller: &'a Caller,
+        request: Checked,
+    ) -> Pin<Box<dyn Future<Output = Result<StreamedResponse, FetchError>> + Send + 'a>> {
+        Box::pin(async move {
+            let answer = self.request(caller, request).await?;
+            self.streamed(caller, answer).await
+        })
+    }
+
+    /// Sends a request and returns the head of its answer.
+    async fn request(&self, caller: &Caller, request: Checked) -> Result<Answer, FetchError> {
         let Checked { mut method, mut url, mut headers, mut body, redirect } = request;
         let first = shown(&url);
         let share = self.requests.take(caller.owner(), 1).await;
-        let _share = share.map_err(|reason| FetchError::Overloaded { server: server(&url), reason })?;
+        let share = share.map_err(|reason| FetchError::Overloaded { server: server(&url), reason })?;
         let connections = caller.connections.get_or_init(|| {
             connections(caller.permissions.clone(), self.lookups.clone(), self.tls.clone())
         });
@@ -103,7 +124,7 @@ impl HttpClient {
                 _ => target(&response, &url),
             };
             let Some(next) = next else {
-                return self.read(caller, response, url, redirects > 0).await;
+                return Ok(Answer { response, url, redirected: redirects > 0, share });
             };
             if redirect == Redirect::Error {
                 return Err(FetchError::Redirected { url: first });
@@ -130,70 +151,6 @@ impl HttpClient {
             }
             url = next;
         }
-    }
-
-    async fn read(
-        &self,
-        caller: &Caller,
-        response: Response<Incoming>,
-        url: Url,
-        redirected: bool,
-    ) -> Result<IncomingResponse, FetchError> {
-        let (parts, mut incoming) = response.into_parts();
-        let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
-        let mut total = 0;
-        let mut taken: Option<Share> = None;
-        // An answer with a known length waits for its memory once. Without a length, its memory grows while it is read, and it
-        // must not wait for more while it holds memory that others wait for.
-        if let Some(bytes) = incoming.size_hint().exact().filter(|bytes| *bytes > 0) {
-            let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-            if bytes > MAX_RESPONSE_BYTES {
-                return Err(FetchError::TooLarge { server: server(&url) });
-            }
-            let room = self.buffered.take(caller.owner(), bytes).await;
-            taken = Some(room.map_err(|reason| FetchError::Overloaded { server: server(&url), reason })?);
-        }
-        let mut room = taken.as_ref().map_or(0, Share::amount);
-        while let Some(frame) = incoming.frame().await {
-            let frame = frame.map_err(|error| FetchError::failed(&url, &error))?;
-            let Ok(data) = frame.into_data() else { continue };
-            total += data.len();
-            if total > MAX_RESPONSE_BYTES {
-                return Err(FetchError::TooLarge { server: server(&url) });
-            }
-            if total > room {
-                let more = total - room;
-                let has_room = match &mut taken {
-                    Some(taken) => taken.try_grow(more),
-                    None => {
-                        taken = self.buffered.try_take(caller.owner(), more);
-                        taken.is_some()
-                    }
-                };
-                if !has_room {
-                    let (owner, capacity) = (caller.owner().clone(), self.buffered.capacity());
-                    return Err(FetchError::NoRoom { server: server(&url), owner, capacity });
-                }
-                room = total;
-            }
-            // Most bodies have one frame, and need no copy.
-            if total == data.len() {
-                first = data;
-                continue;
-            }
-            rest.extend_from_slice(&std::mem::take(&mut first));
-            rest.extend_from_slice(&data);
-        }
-        let headers = parts.headers.iter().map(|(name, value)| {
-            (name.as_str().to_owned(), String::from_utf8_lossy(value.as_bytes()).into_owned())
-        });
-        Ok(IncomingResponse {
-            status: parts.status.as_u16(),
-            headers: headers.collect(),
-            body: if rest.is_empty() { first } else { rest.freeze() },
-            url: url.into(),
-            redirected,
-        })
     }
 
     /// Looks up the addresses of a name to which a function may open TCP connections. Returns each with each of `ports`.

@@ -8,7 +8,7 @@ use edgefaas_manifest::{Manifest, Permissions, is_name};
 use edgefaas_workflow::program::Mode;
 use edgefaas_workflow::{Compiled, DefinitionError, Program, compile};
 
-use crate::outgoing::Caller;
+use crate::outgoing::{Caller, ResponseLimit};
 
 /// A deployed workflow of one revision.
 pub struct LiveWorkflow {
@@ -111,7 +111,11 @@ impl LiveWorkflow {
             name: program.name.as_str().into(),
             app: app.clone(),
             text: text.into(),
-            caller: Caller::new(format!("workflow `{}`", program.name), permissions.http.clone()),
+            caller: Caller::new(
+                format!("workflow `{}`", program.name),
+                permissions.http.clone(),
+                ResponseLimit::Fixed,
+            ),
             digest: *blake3::hash(text.as_bytes()).as_bytes(),
             needs_lane: needs_lane(&program),
             program: Arc::new(program),
@@ -122,7 +126,8 @@ impl LiveWorkflow {
     }
 
     fn set_permissions(&mut self, permissions: Permissions) {
-        self.caller = Caller::new(self.caller.owner().clone(), permissions.http.clone());
+        self.caller =
+            Caller::new(self.caller.owner().clone(), permissions.http.clone(), ResponseLimit::Fixed);
         self.permissions = permissions;
     }
 

@@ -20,7 +20,7 @@ use super::app_records::{self, AppRecord, AssetRecord, Code, Reach, Revision};
 use super::definition::LiveWorkflow;
 use super::reply_size::ReplySize;
 use crate::metrics::{FunctionFamilies, FunctionMetrics};
-use crate::outgoing::Caller;
+use crate::outgoing::{Caller, ResponseLimit};
 
 /// A deployed app: its live revision.
 pub struct LiveApp {
@@ -66,7 +66,11 @@ impl LiveApp {
                     name: function.as_str().into(),
                     app: name.clone(),
                     spec: spec.clone(),
-                    caller: Caller::new(format!("function `{function}`"), spec.permissions.http.clone()),
+                    caller: Caller::new(
+                        format!("function `{function}`"),
+                        spec.permissions.http.clone(),
+                        ResponseLimit::OfFunction { bytes: spec.limits.response_bytes },
+                    ),
                     kind: source.kind.clone(),
                     code: record.code,
                     source_bytes: source.bytes,

@@ -22,7 +22,7 @@ use app_records::AppRecord;
 use arc_swap::ArcSwap;
 use edgefaas_isolates::Isolates;
 use edgefaas_isolates::compile::ChildCompiler;
-use edgefaas_manifest::{FILE_NAME, Manifest};
+use edgefaas_manifest::{FILE_NAME, Manifest, SourceKind};
 use edgefaas_platform::Clock;
 use edgefaas_state::store::{Store, StoreError};
 use tokio::sync::{Mutex, oneshot, watch};
@@ -74,6 +74,13 @@ impl FunctionMemoryLimits {
                     self.largest_bytes >> 20
                 ));
                 *limit = self.largest_bytes;
+                if function.source_kind() == SourceKind::Script
+                    && function.limits.response_bytes > self.largest_bytes as u64
+                {
+                    warnings.push(format!(
+                        "limits.response of function `{name}` is more than its memory on this node: a larger answer fails"
+                    ));
+                }
             }
         }
         warnings

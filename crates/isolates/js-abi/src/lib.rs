@@ -43,7 +43,7 @@ pub use postcard::Error;
 use serde::{Deserialize, Serialize};
 
 /// The version of everything in this crate.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// What `call` gives in place of a length where the answer is a number, which lies in the engine's memory already.
 pub const NUMBER: u32 = u32::MAX;
@@ -276,6 +276,8 @@ pub enum Request<'a> {
     Secret {
         name: &'a str,
     },
+    /// The node's name, zone and labels; the answer is one JSON object, or nothing if the node is in no cluster.
+    Node,
     /// Drops a ticket; what it stands for is cancelled.
     Cancel {
         ticket: u32,
@@ -355,10 +357,17 @@ pub enum Answer<'a> {
         bytes: u32,
     },
     Reply(#[serde(borrow)] Reply<'a>),
+    /// Bytes of a body, before [`Answer::Fetched`] has the last ones. The ticket stays open.
+    Piece {
+        body: &'a [u8],
+        /// The size of the whole body, if the server has said it.
+        total_bytes: Option<u64>,
+    },
     Fetched {
         status: u16,
         #[serde(borrow)]
         headers: Pairs<'a>,
+        /// The body after all its pieces.
         body: &'a [u8],
         /// Where the answer came from in the end.
         url: &'a str,

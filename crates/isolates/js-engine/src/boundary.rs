@@ -323,6 +323,18 @@ fn keep(buffer: Vec<u8>) -> &'static mut [u8] {
     bytes
 }
 
+/// Frees a buffer before the next [`reset`]. Bodies of answers come in many large buffers.
+///
+/// # Safety
+/// Nothing refers to the buffer at `pointer` any more.
+unsafe fn release(pointer: *const u8) {
+    // SAFETY: see `keep`.
+    let crossed = unsafe { &mut *CROSSED.0.get() };
+    if let Some(index) = crossed.iter().rposition(|buffer| buffer.as_ptr() == pointer) {
+        crossed.swap_remove(index);
+    }
+}
+
 /// Makes room for the buffers of an invocation.
 fn init() {
     // SAFETY: see `keep`.
@@ -382,8 +394,11 @@ unsafe extern "C" fn invoke(pointer: *const u8, len: usize) -> u64 {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn resolve(ticket: u32, pointer: *const u8, len: usize) {
-    // SAFETY: the host keeps to the contract of `message`.
-    crate::engine::resolve(ticket, unsafe { message(pointer, len) });
+    // SAFETY: the host keeps to the contract of `message`; the engine has copied what it needs of it.
+    unsafe {
+        crate::engine::resolve(ticket, message(pointer, len));
+        release(pointer);
+    }
 }
 
 #[unsafe(no_mangle)]

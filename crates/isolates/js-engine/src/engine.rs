@@ -381,9 +381,9 @@ pub fn reset() {
     });
 }
 
-/// Hands the answer for `ticket` to whoever awaits it; what follows runs with [`run_jobs`].
-pub fn resolve(ticket: u32, message: &'static [u8]) {
-    let answer: Answer<'static> = abi::decode(message).expect("the host's messages can be decoded");
+/// Hands the answer for `ticket` to its promise; what follows runs with [`run_jobs`]. Keeps no reference to the message.
+pub fn resolve(ticket: u32, message: &[u8]) {
+    let answer: Answer<'_> = abi::decode(message).expect("the host's messages can be decoded");
     with_engine(|engine| {
         engine.context.with(|ctx| {
             if natives::settle(&ctx, ticket, &answer).is_err() {

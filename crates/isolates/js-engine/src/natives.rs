@@ -3,6 +3,7 @@
 //! The natives object is handed to the prelude's files only; user code never sees it.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 
 use base64::Engine as _;
 use edgefaas_js_abi::{
@@ -24,6 +25,8 @@ thread_local! {
     static HELD: RefCell<Vec<Persistent<Value<'static>>>> = const { RefCell::new(Vec::new()) };
     /// Promises that were rejected while nobody listened.
     static REJECTED: RefCell<Vec<(Persistent<Value<'static>>, Thrown)>> = const { RefCell::new(Vec::new()) };
+    /// Bodies of answers that are not complete, by ticket.
+    static BODIES: RefCell<HashMap<u32, Vec<u8>>> = RefCell::new(HashMap::new());
     static RANDOM_STATE: Cell<u64> = const { Cell::new(1) };
 }
 
@@ -55,6 +58,7 @@ pub fn reset(ctx: &Ctx<'_>) {
     end();
     HELD.with_borrow_mut(Vec::clear);
     REJECTED.with_borrow_mut(Vec::clear);
+    BODIES.with_borrow_mut(HashMap::clear);
     // Only memory can be short here, which the next invocation finds out as well.
     if kept(ctx, |kept| &kept.reset).and_then(|reset| reset.call::<_, ()>(())).is_err() {
         drop(ctx.catch());
@@ -109,12 +113,19 @@ pub fn object<'js>(ctx: &Ctx<'js>) -> rquickjs::Result<Object<'js>> {
             Answer::Text(json) => ctx.json_parse(json),
             other => value_of(&ctx, &other),
         },
+        "node" => |ctx: Ctx<'js>| match answer(&ctx, &Request::Node)? {
+            Answer::Text(json) => ctx.json_parse(json),
+            other => value_of(&ctx, &other),
+        },
         "secretNames" => |ctx: Ctx<'js>| ask(&ctx, &Request::SecretNames),
         "secret" => |ctx: Ctx<'js>, name: String| ask(&ctx, &Request::Secret { name: &name }),
         "call" => start_call,
         "fetch" => start_fetch,
         "sleep" => |ctx: Ctx<'js>, ms: f64| started(&ctx, &Start::Sleep { duration_ms: ms.max(0.0) as u64 }),
-        "cancel" => |ctx: Ctx<'js>, ticket: u32| ask(&ctx, &Request::Cancel { ticket }),
+        "cancel" => |ctx: Ctx<'js>, ticket: u32| {
+            BODIES.with_borrow_mut(|bodies| bodies.remove(&ticket));
+            ask(&ctx, &Request::Cancel { ticket })
+        },
         "hold" => |ctx: Ctx<'js>, promise: Value<'js>| {
             HELD.with_borrow_mut(|held| held.push(Persistent::save(&ctx, promise)));
         },
@@ -168,10 +179,29 @@ fn kept<'js>(
     KEPT.with_borrow(|kept| choose(kept.as_ref().expect("the prelude is there")).clone()).restore(ctx)
 }
 
-/// Settles the promise behind a ticket.
+/// Settles the promise behind a ticket, or keeps a piece of its answer.
 pub fn settle<'js>(ctx: &Ctx<'js>, ticket: u32, answer: &Answer<'_>) -> rquickjs::Result<()> {
+    let value = match answer {
+        Answer::Piece { body, total_bytes } => match keep_piece(ticket, body, *total_bytes) {
+            Ok(()) => return Ok(()),
+            Err(NoRoom { bytes }) => {
+                boundary::call(&Request::Cancel { ticket });
+                let message = format!(
+                    "the function's memory has no room for the {bytes} bytes of the answer's body; raise limits.memory"
+                );
+                Err(refused(ctx, Code::Failed, &message))
+            }
+        },
+        answer => {
+            let earlier = BODIES.with_borrow_mut(|bodies| bodies.remove(&ticket));
+            match (answer, earlier) {
+                (Answer::Fetched { .. }, Some(earlier)) => fetched(ctx, answer, earlier),
+                _ => value_of(ctx, answer),
+            }
+        }
+    };
     let settle = kept(ctx, |kept| &kept.settle)?;
-    match value_of(ctx, answer) {
+    match value {
         Ok(value) => settle.call((ticket, true, value)),
         Err(error) => match CaughtError::from_error(ctx, error) {
             CaughtError::Exception(error) => settle.call((ticket, false, error.into_object())),
@@ -179,6 +209,32 @@ pub fn settle<'js>(ctx: &Ctx<'js>, ticket: u32, answer: &Answer<'_>) -> rquickjs
             CaughtError::Error(error) => settle.call((ticket, false, error.to_string())),
         },
     }
+}
+
+/// The memory of the function has no room for a body.
+struct NoRoom {
+    /// The size of the body, as far as it is known.
+    bytes: u64,
+}
+
+/// Keeps a piece of a body until the rest is there.
+fn keep_piece(ticket: u32, piece: &[u8], total_bytes: Option<u64>) -> Result<(), NoRoom> {
+    BODIES.with_borrow_mut(|bodies| {
+        let body = bodies.entry(ticket).or_default();
+        let known = total_bytes.unwrap_or(0).max((body.len() + piece.len()) as u64);
+        let has_room = match (total_bytes, body.is_empty()) {
+            (Some(total), true) => {
+                usize::try_from(total).is_ok_and(|total| body.try_reserve_exact(total).is_ok())
+            }
+            _ => body.try_reserve(piece.len()).is_ok(),
+        };
+        if !has_room {
+            bodies.remove(&ticket);
+            return Err(NoRoom { bytes: known });
+        }
+        body.extend_from_slice(piece);
+        Ok(())
+    })
 }
 
 /// Defines the globals of a group now.
@@ -470,16 +526,30 @@ fn value_of<'js>(ctx: &Ctx<'js>, answer: &Answer<'_>) -> rquickjs::Result<Value<
         Answer::Place { address, bytes } => boundary::view(ctx, *address, *bytes),
         Answer::Refused { code, message } => Err(refused(ctx, *code, message)),
         Answer::Reply(reply) => reply_value(ctx, reply),
-        Answer::Fetched { status, headers, body, url, redirected } => {
-            let parts = Array::new(ctx.clone())?;
-            parts.set(0, *status)?;
-            parts.set(1, flat(ctx, headers)?)?;
-            parts.set(2, TypedArray::new_copy(ctx.clone(), body)?)?;
-            parts.set(3, *url)?;
-            parts.set(4, *redirected)?;
-            Ok(parts.into_value())
+        Answer::Fetched { .. } => fetched(ctx, answer, Vec::new()),
+        // Only `settle` gets it.
+        Answer::Piece { .. } => Ok(Value::new_undefined(ctx.clone())),
+    }
+}
+
+/// The parts of an answer whose body begins with `body`.
+fn fetched<'js>(ctx: &Ctx<'js>, answer: &Answer<'_>, mut body: Vec<u8>) -> rquickjs::Result<Value<'js>> {
+    let Answer::Fetched { status, headers, body: rest, url, redirected } = answer else {
+        return value_of(ctx, answer);
+    };
+    let parts = Array::new(ctx.clone())?;
+    parts.set(0, *status)?;
+    parts.set(1, flat(ctx, headers)?)?;
+    match body.is_empty() {
+        true => parts.set(2, TypedArray::new_copy(ctx.clone(), rest)?)?,
+        false => {
+            body.extend_from_slice(rest);
+            parts.set(2, TypedArray::new(ctx.clone(), body)?)?;
         }
     }
+    parts.set(3, *url)?;
+    parts.set(4, *redirected)?;
+    Ok(parts.into_value())
 }
 
 fn reply_value<'js>(ctx: &Ctx<'js>, reply: &Reply<'_>) -> rquickjs::Result<Value<'js>> {

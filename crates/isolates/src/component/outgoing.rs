@@ -3,15 +3,19 @@
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use futures_util::{StreamExt, stream};
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use wasmtime_wasi_http::{DEFAULT_FORBIDDEN_HEADERS, Error, RequestOptions, WasiBody, WasiHttpHooks};
 
-use crate::event::{IncomingResponse, OutgoingRequest, Redirect};
+use crate::event::{OutgoingRequest, Redirect, ResponseBody, StreamedResponse};
 use crate::host::{FetchCause, FetchError, Host, HostError, LogLevel};
 
 /// The size of a piece of a body.
@@ -24,10 +28,28 @@ pub(super) struct Outgoing {
     /// Bytes left for the bodies of all requests of the invocation. Made for the first request.
     room: Option<Arc<AtomicUsize>>,
     room_bytes: usize,
-    /// A clone is held by each request in flight.
+    /// A clone is held by each request in flight, and by the body of its response.
     in_flight: Arc<()>,
+    /// Texts for the log of the function. The error codes of wasi:http say less.
+    lines: Arc<Mutex<Vec<String>>>,
     /// Tasks that read bodies of refused requests. They end with the body, at the latest with the instance.
     discarding: Option<JoinSet<()>>,
+}
+
+/// A request and its response, until the body of the response has ended or is dropped.
+struct Exchange {
+    lines: Arc<Mutex<Vec<String>>>,
+    _in_flight: Arc<()>,
+}
+
+impl Exchange {
+    /// The error code of wasi:http. The log gets what it does not say.
+    fn failed(&self, error: FetchError) -> Error {
+        if matches!(error.cause, FetchCause::TooLarge { .. }) {
+            self.lines.lock().push(format!("wasi:http: {error}"));
+        }
+        code(error)
+    }
 }
 
 /// Resolves when a request or a response was transferred.
@@ -37,7 +59,14 @@ type Sent = Result<(Response<WasiBody>, Done), Error>;
 impl Outgoing {
     /// `room_bytes` bounds the bodies of all requests together.
     pub fn new(host: Box<dyn Host>, room_bytes: usize) -> Self {
-        Self { host: Some(host), room: None, room_bytes, in_flight: Arc::default(), discarding: None }
+        Self {
+            host: Some(host),
+            room: None,
+            room_bytes,
+            in_flight: Arc::default(),
+            lines: Arc::default(),
+            discarding: None,
+        }
     }
 
     /// The host of the invocation. No code of a component runs between two invocations.
@@ -53,6 +82,14 @@ impl Outgoing {
     /// Begins the next invocation of the same instance.
     pub fn renew(&mut self, host: Box<dyn Host>, room_bytes: usize) {
         (self.host, self.room_bytes) = (Some(host), room_bytes);
+    }
+
+    /// Writes what happened to responses to the log of the function.
+    pub fn flush_log(&mut self) {
+        let lines = std::mem::take(&mut *self.lines.lock());
+        for line in lines {
+            self.host().log(LogLevel::Warn, line);
+        }
     }
 
     /// True if no request is in flight.
@@ -91,6 +128,7 @@ impl WasiHttpHooks for Outgoing {
         options: Option<RequestOptions>,
         _: Done,
     ) -> Box<dyn Future<Output = Sent> + Send> {
+        self.flush_log();
         let (parts, body) = request.into_parts();
         let mut headers = Vec::with_capacity(parts.headers.len());
         for (name, value) in &parts.headers {
@@ -111,13 +149,13 @@ impl WasiHttpHooks for Outgoing {
             redirect: Redirect::Manual,
         };
         let room = self.room.get_or_insert_with(|| Arc::new(AtomicUsize::new(self.room_bytes))).clone();
-        let in_flight = self.in_flight.clone();
+        let exchange = Exchange { lines: self.lines.clone(), _in_flight: self.in_flight.clone() };
         let (give, given) = oneshot::channel();
         let whole = async move {
             let body = given.await.map_err(|_| HostError::Failed("the request was not sent".to_owned()))?;
             collect(body, room).await
         };
-        let answer = match self.host().fetch_later(request, Box::pin(whole)) {
+        let answer = match self.host().fetch_streamed(request, Box::pin(whole)) {
             Ok(answer) => answer,
             Err(error) => {
                 // The error code of wasi:http does not say what to do about it.
@@ -128,13 +166,12 @@ impl WasiHttpHooks for Outgoing {
         };
         // Fails if the host has dropped the request.
         let _ = give.send(body);
-        // The host gives the whole response, so that there is no time limit between bytes.
+        let between_bytes = options.as_ref().and_then(|options| options.between_bytes_timeout);
         let limit = options.and_then(|options| {
             let (connect, first_byte) = (options.connect_timeout, options.first_byte_timeout);
             first_byte.map(|first| first + connect.unwrap_or_default())
         });
         Box::new(async move {
-            let _in_flight = in_flight;
             let answer = match limit {
                 None => answer.await,
                 Some(limit) => {
@@ -142,7 +179,8 @@ impl WasiHttpHooks for Outgoing {
                 }
             };
             let done: Done = Box::new(std::future::ready(Ok(())));
-            Ok((response(answer.map_err(code)?)?, done))
+            let answer = answer.map_err(|error| exchange.failed(error))?;
+            Ok((response(answer, between_bytes, exchange)?, done))
         })
     }
 }
@@ -173,9 +211,13 @@ async fn collect(mut body: WasiBody, room: Arc<AtomicUsize>) -> Result<Bytes, Ho
     Ok(if rest.is_empty() { first } else { rest.freeze() })
 }
 
-fn response(answer: IncomingResponse) -> Result<Response<WasiBody>, Error> {
-    let body = Full::new(answer.body).map_err(|never| match never {}).boxed_unsync();
-    let mut response = Response::new(body);
+/// The response as the component reads it.
+fn response(
+    answer: StreamedResponse,
+    between_bytes: Option<Duration>,
+    exchange: Exchange,
+) -> Result<Response<WasiBody>, Error> {
+    let mut response = Response::new(body(answer.body, between_bytes, exchange));
     *response.status_mut() = StatusCode::from_u16(answer.status).map_err(|_| Error::HttpProtocolError)?;
     let headers = response.headers_mut();
     headers.reserve(answer.headers.len());
@@ -187,6 +229,25 @@ fn response(answer: IncomingResponse) -> Result<Response<WasiBody>, Error> {
         }
     }
     Ok(response)
+}
+
+/// A body that the component reads piece by piece.
+fn body(body: ResponseBody, between_bytes: Option<Duration>, exchange: Exchange) -> WasiBody {
+    let frames = stream::unfold(Some((body, exchange)), move |open| async move {
+        let (mut body, exchange) = open?;
+        let next = match between_bytes {
+            None => body.next().await,
+            Some(limit) => match tokio::time::timeout(limit, body.next()).await {
+                Ok(next) => next,
+                Err(_) => return Some((Err(Error::ConnectionReadTimeout), None)),
+            },
+        };
+        match next? {
+            Ok(data) => Some((Ok(Frame::data(data)), Some((body, exchange)))),
+            Err(error) => Some((Err(exchange.failed(error)), None)),
+        }
+    });
+    StreamBody::new(frames).boxed_unsync()
 }
 
 /// The error code of wasi:http that is nearest.
@@ -205,7 +266,7 @@ fn code(error: FetchError) -> Error {
         FetchCause::Tls => Error::TlsProtocolError,
         FetchCause::Closed => Error::ConnectionTerminated,
         FetchCause::Protocol => Error::HttpProtocolError,
-        FetchCause::TooLarge => Error::HttpResponseBodySize(None),
+        FetchCause::TooLarge { limit_bytes } => Error::HttpResponseBodySize(Some(limit_bytes)),
         FetchCause::Other => Error::InternalError(Some(error.to_string())),
     }
 }

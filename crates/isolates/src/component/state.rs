@@ -104,9 +104,10 @@ impl ComponentState {
         self.outgoing.host()
     }
 
-    /// Moves buffered stdout and stderr to the log.
+    /// Moves buffered stdout and stderr, and lines about responses, to the log.
     pub(super) fn flush_stdio(&mut self) {
         self.stdio.flush(self.outgoing.host());
+        self.outgoing.flush_log();
     }
 }
 

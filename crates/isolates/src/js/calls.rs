@@ -7,11 +7,11 @@ use edgefaas_js_abi::{self as abi, Answer, Request, Start};
 use futures_util::FutureExt;
 use wasmtime::{Caller, Linker};
 
-use super::messages;
 use super::state::{Stage, State};
 use super::tickets::MAX_TICKETS;
+use super::{fetched, messages};
 use crate::assets::AssetTable;
-use crate::host::read_object;
+use crate::host::{NODE_KEY, read_object};
 use crate::{Host, HostError};
 
 /// The maximum of log lines of top-level code.
@@ -149,6 +149,9 @@ fn answer(state: &mut State, request: &Request<'_>) -> Answered {
         }
         Request::Asset { name } => asset(assets, name),
         Request::Config => Ok(config(&mut **host)),
+        Request::Node => {
+            Ok(host.config(NODE_KEY).map_or(NOTHING, |node| messages::encode(&Answer::Text(&node))))
+        }
         Request::SecretNames => {
             let names = host.secret_names();
             Ok(messages::encode(&Answer::Names(names.iter().map(String::as_str).collect())))
@@ -204,9 +207,11 @@ fn start(state: &mut State, request: &Start<'_>) -> Result<i32, Vec<u8>> {
             Ok(tickets.open(call.map(|result| messages::call_answer(&result))))
         }
         Start::Fetch { method, url, headers, body, redirect } => {
-            let fetch = host.fetch(messages::outgoing_request(method, url, headers, body, *redirect));
+            let request = messages::outgoing_request(method, url, headers, *redirect);
+            let body = std::future::ready(Ok(Bytes::copy_from_slice(body)));
+            let fetch = host.fetch_streamed(request, Box::pin(body));
             let fetch = fetch.map_err(|error| messages::refusal(&error))?;
-            Ok(tickets.open(fetch.map(|result| messages::fetch_answer(&result))))
+            Ok(tickets.open_in_pieces(fetched::pieces(fetch)))
         }
         Start::Sleep { duration_ms } => {
             let duration = Duration::from_millis(*duration_ms);
@@ -230,6 +235,7 @@ fn name(request: &Request<'_>) -> &'static str {
         Request::ObjectRead { read, .. } => read.field_type().as_str(),
         Request::Asset { .. } => "asset",
         Request::Config => "config",
+        Request::Node => "node",
         Request::SecretNames | Request::Secret { .. } => "secrets",
         Request::Cancel { .. } => "clearTimeout",
     }

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use edgefaas_js_abi as abi;
 
 use crate::{
-    Event, FieldValue, HostError, HttpResponse, IncomingResponse, InvocationMeta, LogLevel,
-    OutgoingRequest, PublishRequest, Redirect, Reply, Trigger,
+    Event, FieldValue, HostError, HttpResponse, InvocationMeta, LogLevel, OutgoingRequest, PublishRequest,
+    Redirect, Reply, StreamedResponse, Trigger,
 };
 
 /// An invocation as the engine takes it.
@@ -80,19 +80,18 @@ pub fn call_answer(result: &Result<Reply, HostError>) -> Vec<u8> {
     encode(&answer)
 }
 
-/// A request to another server.
+/// A request to another server, without its body.
 pub fn outgoing_request(
     method: &str,
     url: &str,
     headers: &[(&str, &str)],
-    body: &[u8],
     redirect: abi::Redirect,
 ) -> OutgoingRequest {
     OutgoingRequest {
         method: method.to_owned(),
         url: url.to_owned(),
         headers: owned_pairs(headers),
-        body: Bytes::copy_from_slice(body),
+        body: Bytes::new(),
         redirect: match redirect {
             abi::Redirect::Follow => Redirect::Follow,
             abi::Redirect::Error => Redirect::Error,
@@ -101,18 +100,15 @@ pub fn outgoing_request(
     }
 }
 
-/// The encoded answer for a request to another server.
-pub fn fetch_answer(result: &Result<IncomingResponse, HostError>) -> Vec<u8> {
-    match result {
-        Ok(response) => encode(&abi::Answer::Fetched {
-            status: response.status,
-            headers: pairs(&response.headers),
-            body: &response.body,
-            url: &response.url,
-            redirected: response.redirected,
-        }),
-        Err(error) => refusal(error),
-    }
+/// The encoded answer for a request to another server, with the last bytes of its body.
+pub fn fetch_answer(response: &StreamedResponse, body: &[u8]) -> Vec<u8> {
+    encode(&abi::Answer::Fetched {
+        status: response.status,
+        headers: pairs(&response.headers),
+        body,
+        url: &response.url,
+        redirected: response.redirected,
+    })
 }
 
 /// The encoded answer for a field of an object.

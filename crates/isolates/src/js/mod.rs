@@ -11,6 +11,7 @@ mod engine;
 mod engine_wasm;
 mod error;
 mod evaluate;
+mod fetched;
 mod graph;
 mod guest_clock;
 mod messages;

@@ -10,7 +10,15 @@ use futures_util::{FutureExt, StreamExt};
 /// The maximum of open tickets of an invocation.
 pub const MAX_TICKETS: usize = 1024;
 
-type Ticketed = Pin<Box<dyn Future<Output = (u32, Vec<u8>)> + Send>>;
+type Ticketed = Pin<Box<dyn Future<Output = (u32, Step)> + Send>>;
+
+/// A message for a ticket.
+pub enum Step {
+    /// The answer, or its last part. It ends the ticket.
+    Last(Vec<u8>),
+    /// A part of the answer, and the next one. That is not polled before this one is taken.
+    Piece(Vec<u8>, Pin<Box<dyn Future<Output = Step> + Send>>),
+}
 
 /// Host calls in flight, each with the number that the engine knows it by.
 #[derive(Default)]
@@ -19,11 +27,11 @@ pub struct Tickets {
     pending: FuturesUnordered<Abortable<Ticketed>>,
     handles: HashMap<u32, AbortHandle>,
     /// Answered, and not taken yet.
-    ready: Vec<(u32, Vec<u8>)>,
+    ready: Vec<(u32, Step)>,
 }
 
 impl Tickets {
-    /// Waits for answers. None if no ticket is open.
+    /// Waits for answers and parts of answers. None if no ticket is open.
     pub async fn next(&mut self) -> Option<Vec<(u32, Vec<u8>)>> {
         let mut ready = std::mem::take(&mut self.ready);
         while ready.is_empty() {
@@ -36,10 +44,20 @@ impl Tickets {
         while let Some(Some(more)) = self.pending.next().now_or_never() {
             ready.extend(more.ok());
         }
-        for (ticket, _) in &ready {
-            self.handles.remove(ticket);
+        let mut taken = Vec::with_capacity(ready.len());
+        for (ticket, step) in ready {
+            match step {
+                Step::Last(answer) => {
+                    self.handles.remove(&ticket);
+                    taken.push((ticket, answer));
+                }
+                Step::Piece(piece, rest) => {
+                    self.wait_for(ticket, rest);
+                    taken.push((ticket, piece));
+                }
+            }
         }
-        Some(ready)
+        Some(taken)
     }
 
     /// True if no ticket is open, answered ones included.
@@ -60,13 +78,22 @@ impl Tickets {
 
     /// Opens a ticket for `answer` and returns its number.
     pub fn open(&mut self, answer: impl Future<Output = Vec<u8>> + Send + 'static) -> i32 {
+        self.open_in_pieces(answer.map(Step::Last))
+    }
+
+    /// Opens a ticket for an answer that comes in parts and returns its number.
+    pub fn open_in_pieces(&mut self, answer: impl Future<Output = Step> + Send + 'static) -> i32 {
         self.last += 1;
         let ticket = self.last;
+        self.wait_for(ticket, answer);
+        ticket.cast_signed()
+    }
+
+    fn wait_for(&mut self, ticket: u32, step: impl Future<Output = Step> + Send + 'static) {
         let (handle, registration) = AbortHandle::new_pair();
-        let future: Ticketed = Box::pin(answer.map(move |answer| (ticket, answer)));
+        let future: Ticketed = Box::pin(step.map(move |step| (ticket, step)));
         self.pending.push(Abortable::new(future, registration));
         self.handles.insert(ticket, handle);
-        ticket.cast_signed()
     }
 
     /// Cancels a ticket; its answer is dropped.
@@ -106,5 +133,22 @@ mod tests {
         tickets.cancel(cancelled);
         assert!(tickets.has_room());
         assert_eq!(tickets.next().await, Some(vec![(answered, vec![7])]));
+    }
+
+    #[tokio::test]
+    async fn parts_of_an_answer_come_one_at_a_time() {
+        let mut tickets = Tickets::default();
+        let last = |number: u8| -> Pin<Box<dyn Future<Output = Step> + Send>> {
+            Box::pin(async move { Step::Last(vec![number]) })
+        };
+        let ticket = tickets.open_in_pieces(async move { Step::Piece(vec![1], last(2)) }).cast_unsigned();
+        assert_eq!(tickets.next().await, Some(vec![(ticket, vec![1])]));
+        assert!(!tickets.is_idle());
+        assert_eq!(tickets.next().await, Some(vec![(ticket, vec![2])]));
+        assert!(tickets.is_idle());
+        let ticket = tickets.open_in_pieces(async move { Step::Piece(vec![1], last(2)) }).cast_unsigned();
+        assert_eq!(tickets.next().await, Some(vec![(ticket, vec![1])]));
+        tickets.cancel(ticket);
+        assert_eq!(tickets.next().await, None);
     }
 }

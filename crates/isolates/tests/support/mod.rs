@@ -11,9 +11,11 @@ use edgefaas_isolates::js::{JsEngine, JsProgram, PrepareError, engine_code_wasm}
 use edgefaas_isolates::{
     Change, Completion, DirectCall, Event, FetchError, FieldValue, Host, HostError, HostFuture,
     HttpRequest, HttpResponse, IncomingResponse, InvocationMeta, Limits, LogLevel, Module, ModuleGraph,
-    MqttMessage, OutgoingRequest, PublishRequest, Read, Reply, SocketPermit, TcpPermission, Trigger,
+    MqttMessage, NODE_KEY, OutgoingRequest, PublishRequest, Read, Reply, SocketPermit, StreamedResponse,
+    TcpPermission, Trigger,
 };
 use edgefaas_platform::Clock;
+use futures_util::stream;
 use tokio::sync::Notify;
 
 /// Compiling the engine takes seconds, so the tests of this process share it.
@@ -35,6 +37,9 @@ static SHARED: LazyLock<Shared> = LazyLock::new(|| {
 /// The wall clock of a new [`Bench`], in milliseconds since the Unix epoch.
 pub const WALL_UNIX_MS: u64 = 1_800_000_000_000;
 
+/// The size of a piece of a large answer.
+const PIECE_BYTES: usize = 100_000;
+
 pub struct Bench {
     pub engine: JsEngine,
     wall_unix_ms: Arc<AtomicU64>,
@@ -55,6 +60,9 @@ pub struct Record {
     pub reads: Vec<String>,
     /// What a field of an object or an entry of a map answers; any other is not found.
     pub values: HashMap<String, FieldValue>,
+    /// The node as JSON, and how often a function has asked for it.
+    pub node: Option<String>,
+    pub asked_for_node: usize,
     /// Requests to other servers that are under way.
     pub fetching: usize,
 }
@@ -113,6 +121,11 @@ impl Bench {
     /// What `read` of a place, such as `object.field/key`, will answer.
     pub fn answers(&self, place: &str, read: Read<'_>, value: FieldValue) {
         self.record.lock().unwrap().values.insert(format!("{place} {read:?}"), value);
+    }
+
+    /// Sets the node, as its name, zone and labels.
+    pub fn set_node(&self, json: &str) {
+        self.record.lock().unwrap().node = Some(json.to_owned());
     }
 
     pub fn host(&self) -> Box<dyn Host> {
@@ -223,19 +236,35 @@ impl Host for Recorder {
         }))
     }
 
-    /// Answers with what it was asked; the path of the URL chooses how.
     fn fetch(
         &mut self,
-        request: OutgoingRequest,
+        _: OutgoingRequest,
     ) -> Result<HostFuture<Result<IncomingResponse, HostError>>, HostError> {
+        unreachable!("bodies of answers come in pieces")
+    }
+
+    /// Answers with what it was asked; the path of the URL chooses how.
+    fn fetch_streamed(
+        &mut self,
+        request: OutgoingRequest,
+        body: HostFuture<Result<Bytes, HostError>>,
+    ) -> Result<HostFuture<Result<StreamedResponse, FetchError>>, HostError> {
         let (_, rest) = request.url.split_once("://").expect("an absolute URL");
         let (host, path) = rest.split_once('/').expect("a path");
         permit("fetch", host)?;
         let mut headers = vec![("x-method".to_owned(), request.method)];
         headers.push(("x-redirect".to_owned(), format!("{:?}", request.redirect)));
         headers.extend(request.headers);
-        let (url, body) = (request.url.clone(), request.body);
-        let mut response = IncomingResponse { status: 200, headers, body, url, redirected: false };
+        let url = request.url.clone();
+        let sent = stream::once(async move { body.await.map_err(FetchError::from) });
+        let mut response = StreamedResponse {
+            status: 200,
+            headers,
+            body_bytes: None,
+            body: Box::pin(sent),
+            url,
+            redirected: false,
+        };
         match path.split_once('/').unwrap_or((path, "")) {
             ("never", _) => {
                 self.record.lock().unwrap().fetching += 1;
@@ -247,7 +276,7 @@ impl Host for Recorder {
             }
             ("fail", _) => {
                 let error = HostError::Failed("connection refused".into());
-                return Ok(Box::pin(std::future::ready(Err(error))));
+                return Ok(Box::pin(std::future::ready(Err(error.into()))));
             }
             ("meet", _) => {
                 let met = self.met.clone();
@@ -255,6 +284,15 @@ impl Host for Recorder {
                     two_here(&met).await;
                     Ok(response)
                 }));
+            }
+            // Pieces of 100,000 bytes, each of its own number.
+            (kind @ ("sized" | "chunked" | "broken"), pieces) => {
+                let pieces: u8 = pieces.parse().unwrap();
+                let sizes = (0..pieces).map(|number| Ok(Bytes::from(vec![number; PIECE_BYTES])));
+                let lost = (kind == "broken")
+                    .then(|| Err(FetchError::from(HostError::Failed("connection lost".into()))));
+                response.body_bytes = (kind == "sized").then_some(u64::from(pieces) * PIECE_BYTES as u64);
+                response.body = Box::pin(stream::iter(sizes.chain(lost)));
             }
             ("status", status) => response.status = status.parse().unwrap(),
             ("moved", target) => {
@@ -264,14 +302,6 @@ impl Host for Recorder {
             _ => {}
         }
         Ok(Box::pin(std::future::ready(Ok(response))))
-    }
-
-    fn fetch_later(
-        &mut self,
-        _: OutgoingRequest,
-        _: HostFuture<Result<Bytes, HostError>>,
-    ) -> Result<HostFuture<Result<IncomingResponse, FetchError>>, HostError> {
-        unreachable!("JavaScript has its body at once")
     }
 
     fn tcp(&mut self) -> Option<TcpPermission> {
@@ -346,6 +376,11 @@ impl Host for Recorder {
         match key {
             "GREETING" => Some("\"hello\"".into()),
             "limit" => Some("3".into()),
+            NODE_KEY => {
+                let mut record = self.record.lock().unwrap();
+                record.asked_for_node += 1;
+                record.node.clone()
+            }
             _ => None,
         }
     }

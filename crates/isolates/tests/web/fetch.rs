@@ -1,6 +1,6 @@
 //! `fetch`, with a host that answers with what it was asked.
 
-use edgefaas_isolates::{HttpResponse, Reply, RunError};
+use edgefaas_isolates::{HttpResponse, Limits, Reply, RunError};
 use serde_json::json;
 
 use super::{answer, failure};
@@ -228,6 +228,60 @@ async fn too_many_requests_at_once_are_refused() {
         })
     );
     assert_eq!(bench.record().fetching, 0);
+}
+
+#[tokio::test]
+async fn a_large_body_comes_in_pieces() {
+    let bench = Bench::new();
+    let seen = answer(
+        &bench,
+        r#"
+        const check = async (kind) => {
+            const bytes = await (await fetch(`http://h/${kind}/30`)).bytes();
+            return [bytes.length, [0, 99999, 100000, 2999999].map((at) => bytes[at])];
+        };
+        const seen = await Promise.all([check("sized"), check("chunked"), check("sized")]);
+        const controller = new AbortController();
+        const aborted = fetch("http://h/sized/200", { signal: controller.signal }).catch((error) => error.name);
+        setTimeout(() => controller.abort(), 0);
+        return [...seen, await aborted];"#,
+    )
+    .await;
+    let body = json!([3_000_000, [0, 0, 1, 29]]);
+    assert_eq!(seen, json!([body, body, body, "AbortError"]));
+    let error = failure(&bench, "await fetch('http://h/broken/30');").await;
+    assert_eq!(error.to_string(), "TypeError: fetch failed: connection lost");
+}
+
+#[tokio::test]
+async fn a_body_takes_the_memory_of_the_function_once() {
+    let bench = Bench::new();
+    let source = r#"export default async () => {
+        const lengths = [];
+        for (let i = 0; i < 4; i++) lengths.push((await (await fetch("http://h/sized/200")).bytes()).length);
+        return lengths;
+    };"#;
+    let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    let limits = Limits { memory_bytes: 32 << 20, ..Limits::default() };
+    let seen = crate::json(bench.run_within(&program, call(""), limits).await.result);
+    assert_eq!(seen, json!([20_000_000, 20_000_000, 20_000_000, 20_000_000]));
+    let source = r#"export default async () => {
+        const error = await fetch("http://h/sized/250").catch((error) => error);
+        return [error.name, error.code, error.message, (await (await fetch("http://h/sized/1")).bytes()).length];
+    };"#;
+    let program = bench.prepare(&graph("f.js", source)).await.unwrap();
+    let limits = Limits { memory_bytes: 16 << 20, ..Limits::default() };
+    let seen = crate::json(bench.run_within(&program, call(""), limits).await.result);
+    assert_eq!(
+        seen,
+        json!([
+            "TypeError",
+            "Failed",
+            "fetch failed: the function's memory has no room for the 25000000 bytes of the answer's body; raise \
+             limits.memory",
+            100_000
+        ])
+    );
 }
 
 #[tokio::test]

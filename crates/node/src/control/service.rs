@@ -147,14 +147,16 @@ impl Control for ControlService {
             let outcome =
                 self.parts.workers.run(async move { coordinator.run_workflow(start).await }).await;
             let outcome = outcome.ok_or_else(|| invoke_status(&InvocationError::Draining))?;
-            return Ok(Response::new(convert::outcome(outcome)));
+            return Ok(Response::new(convert::outcome(outcome, None)));
         }
         drop(routes);
         let invoker = self.parts.invoker.clone();
         let admitted = invoker.admit(invocation).map_err(|error| invoke_status(&error))?;
         let outcome = self.parts.workers.run(async move { invoker.run(admitted).await }).await;
         let outcome = outcome.ok_or_else(|| invoke_status(&InvocationError::Draining))?;
-        Ok(Response::new(convert::outcome(outcome)))
+        let this_node = self.parts.invoker.this_node();
+        let this_node = this_node.as_ref().map(|this| &*this.name);
+        Ok(Response::new(convert::outcome(outcome, this_node)))
     }
 
     async fn list(&self, request: Request<proto::ListRequest>) -> Answer<proto::ListResponse> {

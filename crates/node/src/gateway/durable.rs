@@ -18,7 +18,7 @@ use ulid::Ulid;
 
 use super::Gateway;
 use super::auth::{Authorised, Caller};
-use super::response::{HttpReply, INVOCATION_ID, problem_reply, result_reply};
+use super::response::{HttpReply, INVOCATION_ID, problem_reply, result_reply, set_node};
 use super::websocket::WebSocketUpgrade;
 use super::write_progress::WriteProgress;
 
@@ -197,11 +197,15 @@ fn not_accepted() -> HttpReply {
 fn lookup_reply(gateway: &Gateway, id: Ulid, lookup: Lookup, recipient: Recipient<'_>) -> HttpReply {
     match lookup {
         Lookup::Pending(_) => pending_reply(id),
-        Lookup::Done(_, outcome) => {
-            let (result, timing) = outcome.into_result(id);
+        Lookup::Done(_, ended) => {
+            let (result, timing) = ended.outcome.into_result(id);
             // The outcome is stored and can be requested again, so nothing was reserved before.
             let reservation = gateway.replies.unreserved(recipient.progress);
-            result_reply(reservation, &id.to_string(), result, timing, recipient.audience)
+            let mut reply = result_reply(reservation, &id.to_string(), result, timing, recipient.audience);
+            if let Some(node) = &ended.node {
+                set_node(&mut reply, node);
+            }
+            reply
         }
         Lookup::Gone => {
             let detail = "the outcome of this invocation, if there was one, is no longer stored";

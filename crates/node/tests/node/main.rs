@@ -17,6 +17,7 @@ mod object_types;
 mod objects;
 mod outgoing;
 mod placed_calls;
+mod ran_on;
 mod requests;
 mod restart;
 mod reuse;

@@ -40,6 +40,8 @@ export const inferred = defineFunction(async (event, context) => {
   same<Context>(context);
   same<string>(context.invocationId);
   same<number>(context.deadline - Date.now());
+  same<string | undefined>(context.node?.zone);
+  same<readonly string[]>(context.node?.labels ?? []);
   same<string | undefined>(context.secrets["key"]);
   // @ts-expect-error: there is no such member
   context.fetch;

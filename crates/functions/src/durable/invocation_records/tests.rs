@@ -66,6 +66,12 @@ fn known(result: Result<Reply, StoredProblem>) -> Known {
     Known { function: "f".into(), auth: Some(1), state: KnownState::Done(outcome) }
 }
 
+fn known_on() -> Known {
+    let outcome = StoredOutcome { result: Ok(Reply::Text("t".into())), attempts: 1, timing_us: [1, 2, 3] };
+    let ended = Ended { outcome, node: Some("hall".into()) };
+    Known { function: "f".into(), auth: None, state: ended.into() }
+}
+
 fn failed() -> StoredProblem {
     let (title, detail) = ("Function failed".into(), "Error: no".into());
     StoredProblem { title, status: 500, detail, near: vec!["g".into()] }
@@ -79,7 +85,7 @@ fn records_of_version_1_have_the_same_bytes() {
         headers: vec![("x".into(), "y".into())],
         body: Bytes::from_static(b"made"),
     };
-    let records: [(&str, Vec<u8>); 7] = [
+    let records: [(&str, Vec<u8>); 8] = [
         ("pending-mqtt", encode(&mqtt())),
         ("pending-http", encode(&http())),
         (
@@ -87,6 +93,7 @@ fn records_of_version_1_have_the_same_bytes() {
             encode(&Known { function: "f".into(), auth: None, state: KnownState::Pending(42) }),
         ),
         ("known-reply", encode(&known(Ok(Reply::Http(reply))))),
+        ("known-on", encode(&known_on())),
         ("known-failed", encode(&known(Err(failed())))),
         ("reserved", encode(&Reserved { id: 5, request: [1; 16] })),
         ("expiry", encode(&Expiry { bytes: 100, key: Some([2; 16]) })),
@@ -108,6 +115,7 @@ fn decoded_records_equal_the_encoded_ones() {
     assert_eq!(decode::<Pending>(&encode(&http())), Ok(http()));
     let problem = known(Err(failed()));
     assert_eq!(decode::<Known>(&encode(&problem)), Ok(problem));
+    assert_eq!(decode::<Known>(&encode(&known_on())), Ok(known_on()));
 }
 
 #[test]

@@ -272,6 +272,8 @@
   let allFacts;
   let config;
   let secrets;
+  // Undefined until it is read, and then an object, or null in no cluster.
+  let node;
   const facts = () => (allFacts ??= native.meta() ?? []);
 
   class Context {
@@ -279,6 +281,14 @@
     get function() { return facts()[1]; }
     get deadline() { return facts()[2]; }
     get config() { return (config ??= native.config() ?? {}); }
+    // Read when it is asked for: the zone of a node may change.
+    get node() {
+      if (node === undefined) {
+        node = native.node() ?? null;
+        if (node !== null && node.zone === null) delete node.zone;
+      }
+      return node ?? undefined;
+    }
     get secrets() { return (secrets ??= secretsObject()); }
     get log() { return native.logger; }
     get publish() { return publish; }
@@ -344,7 +354,7 @@
   }
 
   native.reset = () => {
-    allFields = headers = properties = change = allFacts = config = secrets = undefined;
+    allFields = headers = properties = change = allFacts = config = secrets = node = undefined;
   };
 
   native.dispatch = () => {
