@@ -27,7 +27,7 @@ pub use error::{CallError, IncomingError, MayHaveRun, NotStarted};
 pub use incoming::{Cancelled, IncomingCall, IncomingCalls, serve};
 pub use limits::CallLimits;
 pub use message::{CallHead, HeadError, MAX_HEAD_BYTES, MAX_SPANS_BYTES, OutcomeHead};
-pub use peers::{CallLoad, CallStream, Calls, OpenStream};
+pub use peers::{CallLoad, Calls};
 
 #[cfg(test)]
 mod tests;
