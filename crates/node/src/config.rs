@@ -144,7 +144,14 @@ impl ClusterSection {
 impl Default for ClusterSection {
     fn default() -> Self {
         let listen = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7071);
-        Self { listen, bootstrap: Vec::new(), mdns: true, zone: None, labels: Vec::new(), artefact_rate: None }
+        Self {
+            listen,
+            bootstrap: Vec::new(),
+            mdns: true,
+            zone: None,
+            labels: Vec::new(),
+            artefact_rate: None,
+        }
     }
 }
 

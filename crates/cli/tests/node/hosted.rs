@@ -7,7 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 
 use edgefaas_testnet::Host;
 
-use crate::support::{edgefaas, exchange_over};
+use crate::support::{edgefaas, exchange_over, metric_over};
 
 /// The port of the cluster, on the address of each host.
 const P2P_PORT: u16 = 7071;
@@ -52,6 +52,25 @@ impl<'a> HostedNode<'a> {
             child.kill().expect("it was alive");
             child.wait().expect("it ends");
         }
+    }
+
+    /// Sends a signal, such as `-STOP`.
+    pub fn signal(&self, signal: &str) {
+        let id = self.running.as_ref().expect("it runs").id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().expect("kill runs").success());
+    }
+
+    /// The data directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The value of a metric without labels.
+    pub fn metric(&self, name: &str) -> u64 {
+        let address = self.word("control=http://").parse().expect("an address");
+        let token = std::fs::read_to_string(self.dir.join("token")).expect("the token");
+        let stream = self.host.connect(address).expect("the control port is open");
+        metric_over(stream, token.trim(), name)
     }
 
     pub fn name(&self) -> &str {

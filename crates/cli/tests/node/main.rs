@@ -35,6 +35,7 @@ mod proxying;
 mod reaching;
 mod recording;
 mod replies;
+mod rollouts;
 mod spinning;
 mod support;
 mod two_zones;

@@ -144,7 +144,8 @@ async fn the_last_error_is_the_answer_if_all_nodes_refuse() {
     let here = elsewhere(calls, &[2], Placement::Here);
     assert!(matches!(call(&here, &invocation(), Repeat::Never).await, Ended::Here));
     // Nodes that cannot be reached.
-    let open: OpenStream = Arc::new(|node_id| Box::pin(async move { Err(OpenStreamError::Gone { node_id }) }));
+    let open: OpenStream =
+        Arc::new(|node_id| Box::pin(async move { Err(OpenStreamError::Gone { node_id }) }));
     let calls = Calls::new(open, CallLimits::default(), Handle::current());
     let unreachable = elsewhere(calls, &[2, 3], nowhere());
     let Ended::Nowhere(error) = call(&unreachable, &invocation(), Repeat::Never).await else {

@@ -33,3 +33,32 @@ impl Memory {
         Taken { _permit: self.0.clone().acquire_many_owned(units).await.ok() }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn memory_for_whole_blobs_is_bounded_by_bytes() {
+        let memory = Memory::new();
+        let first = memory.take(40 << 20).await;
+        let second = tokio::spawn({
+            let memory = memory.clone();
+            async move { memory.take(256 << 20).await }
+        });
+        let third = tokio::spawn({
+            let memory = memory.clone();
+            async move { memory.take(1).await }
+        });
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(!second.is_finished() && !third.is_finished(), "a large blob waits, and is not overtaken");
+        drop(first);
+        let second = second.await.expect("it has memory");
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(!third.is_finished(), "a large blob is alone");
+        drop(second);
+        third.await.expect("it has memory");
+    }
+}

@@ -12,8 +12,6 @@ mod served;
 mod stored_parts;
 mod streams;
 mod task;
-#[cfg(test)]
-mod tests;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -103,8 +103,7 @@ impl Served {
     pub fn insert(&mut self, blob: BlobDigest, content: Content, now: Instant) {
         let added_bytes = content.memory_bytes();
         loop {
-            let memory_bytes: usize =
-                self.blobs.values().map(|(content, _)| content.memory_bytes()).sum();
+            let memory_bytes: usize = self.blobs.values().map(|(content, _)| content.memory_bytes()).sum();
             let fits = self.blobs.len() < MAX_SERVED_BLOBS
                 && (added_bytes == 0 || memory_bytes + added_bytes <= MAX_SERVED_BYTES);
             let oldest = self.blobs.iter().min_by_key(|(_, (_, used_at))| *used_at);

@@ -21,9 +21,7 @@ use super::part_file::{self, PartFile};
 use super::peers::{NotSent, Peers};
 use super::served::{Content, Served};
 use super::streams::StreamEnd;
-use super::{
-    ArtefactsParts, Command, FetchBlobError, FetchedBlob, Holder, STORE_COPIES, Traffic, Waiter,
-};
+use super::{ArtefactsParts, Command, FetchBlobError, FetchedBlob, STORE_COPIES, Traffic, Waiter};
 use crate::members::Presence;
 
 /// Reports of streams and jobs that wait for the task.

@@ -40,7 +40,8 @@ async fn a_lost_connection_says_if_the_call_may_have_run() {
 
 #[tokio::test(start_paused = true)]
 async fn an_unreachable_member_is_tried_again_after_a_pause_that_grows() {
-    let open: OpenStream = Arc::new(|node_id| Box::pin(async move { Err(OpenStreamError::Gone { node_id }) }));
+    let open: OpenStream =
+        Arc::new(|node_id| Box::pin(async move { Err(OpenStreamError::Gone { node_id }) }));
     let calls = Calls::new(open, CallLimits::default(), Handle::current());
     let mut waits = Vec::new();
     for _ in 0..8 {
