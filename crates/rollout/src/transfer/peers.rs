@@ -59,8 +59,10 @@ impl Peers {
         self.peers.iter().filter(|(_, peer)| peer.is_up).map(|(node_id, _)| *node_id)
     }
 
+    /// The member's channel is open. A pause ends: it belonged to an earlier channel.
     pub fn set_up(&mut self, node_id: u64) {
-        self.peer(node_id).is_up = true;
+        let peer = self.peer(node_id);
+        (peer.is_up, peer.reopen_at, peer.failures) = (true, None, 0);
     }
 
     /// Ends the session with a member that is gone.

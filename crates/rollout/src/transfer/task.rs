@@ -152,8 +152,8 @@ impl Task {
             Command::Want { blob, candidates, waiter } => self.want(blob, candidates, waiter).await,
             Command::Candidates { blob, candidates } => self.set_candidates(blob, candidates).await,
             Command::Forget { blob } => {
-                self.end(blob, || FetchBlobError::NoHolder);
                 self.remove_file(blob).await;
+                self.end(blob, || FetchBlobError::NoHolder);
                 self.handle(Event::Forget { blob }).await;
             }
             Command::Incoming { node_id, stream } => {
@@ -379,12 +379,12 @@ impl Task {
             }
             Err(error) => {
                 tracing::warn!(%blob, %error, "a fetched artefact is refused");
+                self.remove_file(blob).await;
                 let mut error = Some(error);
                 let path = part_file::path(&self.parts.dir, &blob);
                 self.end(blob, || {
                     error.take().unwrap_or_else(|| FetchBlobError::Damaged { path: path.clone() })
                 });
-                self.remove_file(blob).await;
                 self.handle(Event::Forget { blob }).await;
             }
         }
@@ -397,9 +397,9 @@ impl Task {
         needed_bytes: u64,
         events: &mut Vec<Event>,
     ) {
-        self.end(blob, || FetchBlobError::DiskFull { room_bytes, needed_bytes });
         // The room is for the store: what has arrived goes.
         self.remove_file(blob).await;
+        self.end(blob, || FetchBlobError::DiskFull { room_bytes, needed_bytes });
         events.push(Event::Forget { blob });
     }
 
