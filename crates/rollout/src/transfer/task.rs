@@ -282,6 +282,9 @@ impl Task {
             Output::Begin { blob, tree } => self.begin(blob, tree, events).await,
             Output::Store { blob, offset, bytes } => {
                 let Some(file) = self.files.get(&blob).cloned() else { return };
+                if let Some(running) = self.fetches.get_mut(&blob) {
+                    running.no_source_since = None;
+                }
                 let holder = self.parts.holder.clone();
                 let needed_bytes = bytes.len() as u64;
                 let written = blocking(move || {
