@@ -3,7 +3,7 @@
 //! The revision of each app is replicated state ([`edgefaas_functions::registry::cluster_apps`]). Each node compares it with
 //! its own apps ([`plan`]), fetches what it lacks, and makes it live by itself ([`Rollout`]). No node waits for another one.
 
-pub mod direct_transfer;
+mod fetching;
 mod firings;
 pub mod members;
 pub mod plan;
@@ -16,4 +16,4 @@ pub mod transfer;
 
 pub use firings::Firings;
 pub use members::{Member, Members, Presence};
-pub use rollout::{Fetch, FetchFailed, FetchRequest, Fetched, Rollout, RolloutParts};
+pub use rollout::{Rollout, RolloutParts};

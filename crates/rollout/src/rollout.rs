@@ -1,13 +1,11 @@
 //! The task that brings the apps of this node to the decisions of the cluster.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use edgefaas_cluster::occurrences::OccurrenceId;
-use edgefaas_cluster::status::{LiveRevision, MAX_REASON_BYTES, NextRevision, NextState, Runs};
+use edgefaas_cluster::status::{MAX_REASON_BYTES, NextRevision, NextState, Runs};
 use edgefaas_functions::registry::{
     ClusterApp, ClusterScope, Code, Content, DeployError, Deployment, FiresHere, Reach, Registry, Selects,
     StageError, app_of_object, cluster_app, cluster_apps,
@@ -17,15 +15,17 @@ use edgefaas_manifest::{NodeCount, NodeSelection};
 use edgefaas_state::objects::{CLUSTER_APP, WatchScope};
 use edgefaas_state::store::{Store, StoreError};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::fetching::{FetchPartError, MissingParts};
 use crate::firings::Firings;
-use crate::members::{Member, Members, Presence};
+use crate::members::{Member, Members};
 use crate::plan::{Local, Step, next_step};
 use crate::selection::{before_here, runs_here};
 use crate::shared_secrets;
+use crate::transfer::Artefacts;
 
 /// Apps whose parts are fetched at the same time.
 const MAX_FETCHES: usize = 4;
@@ -36,43 +36,6 @@ const MAX_PAUSE: Duration = Duration::from_secs(60);
 const TAKE_PLACE_AFTER: Duration = Duration::from_secs(3);
 /// A node leaves its place to a returned member only after this time.
 const LEAVE_PLACE_AFTER: Duration = Duration::from_secs(30);
-
-/// Fetches a part of a revision from other members, verified. Cancelled by dropping it.
-pub type Fetch = Arc<
-    dyn Fn(FetchRequest) -> Pin<Box<dyn Future<Output = Result<Fetched, FetchFailed>> + Send>>
-        + Send
-        + Sync,
->;
-
-/// A part of a revision to fetch.
-#[derive(Clone)]
-pub struct FetchRequest {
-    /// Its key in the store of a holder.
-    pub key: String,
-    /// BLAKE3 digest of its bytes.
-    pub hash: [u8; 32],
-    /// Members that have it or are fetching it, the best first.
-    pub holders: Vec<u64>,
-    /// Called with the part that has arrived, in thousandths.
-    pub progress: Arc<dyn Fn(u16) + Send + Sync>,
-}
-
-/// The bytes of a part, which have its digest.
-pub type Fetched = Bytes;
-
-/// A part could not be fetched.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FetchFailed {
-    /// No connected member has it.
-    #[error("no connected member has it")]
-    NoHolder,
-    /// It could not be written or read.
-    #[error("{reason}")]
-    Storage {
-        /// The cause.
-        reason: String,
-    },
-}
 
 /// The parts of the node that a rollout uses.
 pub struct RolloutParts {
@@ -87,13 +50,13 @@ pub struct RolloutParts {
     /// Occurrences of schedules.
     pub firings: Arc<Firings>,
     /// Fetches parts of revisions.
-    pub fetch: Fetch,
+    pub artefacts: Artefacts,
 }
 
 /// The apps of the cluster on this node.
 pub struct Rollout {
-    parts: RolloutParts,
-    progress: watch::Sender<Arc<BTreeMap<String, NextRevision>>>,
+    pub(crate) parts: RolloutParts,
+    pub(crate) progress: watch::Sender<Arc<BTreeMap<String, NextRevision>>>,
 }
 
 impl Rollout {
@@ -174,6 +137,8 @@ impl Rollout {
                 changed = changes.changed() => if changed.is_err() { break },
                 Some(ended) = task.fetches.join_next() => match ended {
                     Ok(ended) => task.fetched(ended),
+                    // The cluster has decided anew meanwhile.
+                    Err(error) if error.is_cancelled() => {}
                     Err(error) => tracing::error!(%error, "fetching a revision failed"),
                 },
                 () = wait => {}
@@ -192,7 +157,8 @@ struct Work {
     paused_until: Option<Instant>,
     /// The deployment that the failures and the fetch belong to.
     deployment: Option<String>,
-    is_fetching: bool,
+    /// Ends the fetch that is under way.
+    fetching: Option<AbortHandle>,
     /// Since when the node shall change between running the app and not running it.
     moving_since: Option<Instant>,
 }
@@ -202,12 +168,7 @@ struct Ended {
     app: String,
     deployment: String,
     revision: Option<[u8; 32]>,
-    result: Result<(), FetchEnd>,
-}
-
-enum FetchEnd {
-    Fetch(FetchFailed),
-    Stage(StageError),
+    result: Result<(), FetchPartError>,
 }
 
 struct Task {
@@ -314,7 +275,11 @@ impl Task {
         });
         let work = self.works.entry(app.to_owned()).or_default();
         if work.deployment.as_ref() != Some(&decided.winner.id()) {
-            *work = Work { deployment: Some(decided.winner.id()), ..Work::default() };
+            let before = std::mem::take(work);
+            work.deployment = Some(decided.winner.id());
+            if let Some(fetching) = before.fetching {
+                fetching.abort();
+            }
         }
         match next_step(decided, local.as_ref(), code) {
             Step::Nothing => {
@@ -363,15 +328,16 @@ impl Task {
         let digest = deployment.revision.clone().unwrap_or_default();
         let missing = match code {
             // The manifest is not here.
-            None => Vec::from_iter(Content::parse(&digest)),
-            Some(Code::Elsewhere) => Vec::new(),
+            None => Content::parse(&digest).map(MissingParts::Revision),
+            Some(Code::Elsewhere) => None,
             Some(Code::Here) => match registry.missing_of(&digest) {
-                Ok(missing) => missing.into_iter().collect(),
+                Ok(missing) if missing.is_empty() => None,
+                Ok(missing) => Some(MissingParts::Contents(missing)),
                 Err(error) => return self.failed(app, &deployment, error.to_string()),
             },
         };
-        if !missing.is_empty() {
-            return self.fetch(app, &deployment, missing, code.is_none());
+        if let Some(missing) = missing {
+            return self.fetch(app, &deployment, missing);
         }
         let code = code.unwrap_or(Code::Elsewhere);
         match registry.adopt(app, deployment.clone(), code).await {
@@ -402,28 +368,18 @@ impl Task {
         is_of_cluster && app < live
     }
 
-    fn fetch(
-        &mut self,
-        app: &str,
-        deployment: &Deployment,
-        parts: Vec<Content>,
-        is_revision: bool,
-    ) -> Outcome {
+    fn fetch(&mut self, app: &str, deployment: &Deployment, missing: MissingParts) -> Outcome {
         let work = self.works.entry(app.to_owned()).or_default();
-        if work.is_fetching {
+        if work.fetching.is_some() || self.fetches.len() >= MAX_FETCHES {
             return Outcome::Fetching;
         }
-        if self.fetches.len() >= MAX_FETCHES {
-            return Outcome::Fetching;
-        }
-        work.is_fetching = true;
         let rollout = self.rollout.clone();
         let (app, deployment) = (app.to_owned(), deployment.clone());
-        self.fetches.spawn(async move {
-            let result = rollout.fetch_parts(&app, &deployment, parts, is_revision).await;
+        work.fetching = Some(self.fetches.spawn(async move {
+            let result = rollout.fetch_parts(&app, &deployment, missing).await;
             let revision = deployment.revision.as_deref().and_then(digest);
             Ended { app, deployment: deployment.id(), revision, result }
-        });
+        }));
         Outcome::Fetching
     }
 
@@ -432,13 +388,10 @@ impl Task {
         if work.deployment.as_ref() != Some(&ended.deployment) {
             return;
         }
-        work.is_fetching = false;
-        let reason = match ended.result {
-            Ok(()) => return,
-            Err(FetchEnd::Fetch(error)) => error.to_string(),
-            Err(FetchEnd::Stage(error)) => error.to_string(),
-        };
-        self.note_failure(&ended.app, ended.revision, reason);
+        work.fetching = None;
+        if let Err(error) = ended.result {
+            self.note_failure(&ended.app, ended.revision, error.to_string());
+        }
     }
 
     fn failed(&mut self, app: &str, deployment: &Deployment, reason: String) -> Outcome {
@@ -502,85 +455,6 @@ enum Outcome {
     Waits { at: Instant, state: Option<NextState> },
     /// Parts are being fetched.
     Fetching,
-}
-
-impl Rollout {
-    async fn fetch_parts(
-        &self,
-        app: &str,
-        deployment: &Deployment,
-        parts: Vec<Content>,
-        is_revision: bool,
-    ) -> Result<(), FetchEnd> {
-        let count = parts.len();
-        for (at, part) in parts.into_iter().enumerate() {
-            let request = FetchRequest {
-                key: part.key.clone(),
-                hash: part.hash,
-                holders: self.holders(app, deployment),
-                progress: self.progress_of(app, deployment, at, count),
-            };
-            let bytes = (self.parts.fetch)(request).await.map_err(FetchEnd::Fetch)?;
-            let staged = match is_revision {
-                true => self.parts.registry.stage_revision(&part.key, bytes).await,
-                false => self.parts.registry.stage_content(&part, bytes).await,
-            };
-            staged.map_err(FetchEnd::Stage)?;
-        }
-        Ok(())
-    }
-
-    /// Sets the progress of an app from that of one of its parts.
-    fn progress_of(
-        &self,
-        app: &str,
-        deployment: &Deployment,
-        at: usize,
-        count: usize,
-    ) -> Arc<dyn Fn(u16) + Send + Sync> {
-        let (progress, app) = (self.progress.clone(), app.to_owned());
-        let revision = deployment.revision.as_deref().and_then(digest);
-        Arc::new(move |part| {
-            let permille = (at * 1000 + usize::from(part.min(1000))) / count.max(1);
-            let state = NextState::Fetching { permille: permille as u16 };
-            progress.send_if_modified(|before| {
-                let next = NextRevision { revision, state: state.clone() };
-                let is_changed = before.get(&app) != Some(&next);
-                if is_changed {
-                    Arc::make_mut(before).insert(app.clone(), next);
-                }
-                is_changed
-            });
-        })
-    }
-
-    /// Members that may have parts of a revision: those of this zone first, then the node of the deploy, then all others.
-    fn holders(&self, app: &str, deployment: &Deployment) -> Vec<u64> {
-        let members = self.members();
-        let revision = deployment.revision.as_deref().and_then(digest);
-        let mut holders: Vec<_> = members
-            .others
-            .iter()
-            .filter(|member| member.presence == Presence::Connected)
-            .map(|member| {
-                let has_it = member.apps.get(app).is_some_and(|app| {
-                    let runs = |live: LiveRevision| {
-                        live.runs != Runs::Elsewhere && Some(live.revision) == revision
-                    };
-                    let fetches = |next: &NextRevision| {
-                        matches!(next.state, NextState::Fetching { .. }) && next.revision == revision
-                    };
-                    revision.is_some()
-                        && (app.live.is_some_and(runs) || app.next.as_ref().is_some_and(fetches))
-                });
-                let is_source = member.name == deployment.node;
-                let is_near = member.zone == members.me.zone;
-                (std::cmp::Reverse((has_it || is_source, has_it && is_near)), member.node_id)
-            })
-            .collect();
-        holders.sort_unstable();
-        holders.into_iter().map(|(_, node_id)| node_id).collect()
-    }
 }
 
 /// The bytes of a digest in hex.

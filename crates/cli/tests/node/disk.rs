@@ -17,10 +17,10 @@ use crate::support::{PATIENCE, Running, skipped};
 const RECOVERY: Duration = Duration::from_secs(60);
 
 /// A file system of its own in memory, unmounted when it is dropped.
-struct SmallDisk<'a>(&'a Path);
+pub struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
-    fn mount(path: &'a Path, size: &str) -> Option<Self> {
+    pub fn mount(path: &'a Path, size: &str) -> Option<Self> {
         let options = format!("size={size}");
         let mount = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "tmpfs"]).arg(path).output();
         mount.is_ok_and(|output| output.status.success()).then_some(Self(path))
@@ -78,7 +78,7 @@ fn a_full_disk_is_told_and_the_node_goes_on() {
 }
 
 /// Writes until the disk takes no more.
-fn fill(path: &Path) {
+pub fn fill(path: &Path) {
     use std::io::Write;
     let mut file = std::fs::File::create(path).unwrap();
     for block in [1 << 20, 1 << 12] {

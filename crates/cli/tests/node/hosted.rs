@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use edgefaas_testnet::Host;
 use serde_json::Value;
 
-use crate::support::{PATIENCE, edgefaas, exchange_over};
+use crate::support::{PATIENCE, edgefaas, exchange_over, metric_over};
 
 /// The port of the cluster, on the address of each host.
 const P2P_PORT: u16 = 7071;
@@ -66,6 +66,19 @@ impl<'a> HostedNode<'a> {
     /// Waits for the end of the process, which a signal has begun.
     pub fn ended(&mut self) -> Option<i32> {
         self.running.take().expect("it runs").wait().expect("it ends").code()
+    }
+
+    /// The data directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The value of a metric without labels.
+    pub fn metric(&self, name: &str) -> u64 {
+        let address = self.word("control=http://").parse().expect("an address");
+        let token = std::fs::read_to_string(self.dir.join("token")).expect("the token");
+        let stream = self.host.connect(address).expect("the control port is open");
+        metric_over(stream, token.trim(), name)
     }
 
     pub fn name(&self) -> &str {

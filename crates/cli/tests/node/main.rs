@@ -38,6 +38,7 @@ mod reaching;
 mod recording;
 mod remote_calls;
 mod replies;
+mod rollouts;
 mod spinning;
 mod streaming;
 mod support;

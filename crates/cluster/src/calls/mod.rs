@@ -29,7 +29,7 @@ pub use incoming::{Cancelled, IncomingCall, IncomingCalls, serve, serve_until};
 pub use limits::CallLimits;
 pub use load::CallLoad;
 pub use message::{CallHead, HeadError, MAX_HEAD_BYTES, MAX_SPANS_BYTES, OutcomeHead};
-pub use peers::{CallStream, Calls, OpenStream};
+pub use peers::Calls;
 
 #[cfg(test)]
 mod tests;

@@ -1,14 +1,11 @@
 //! Connections to the members that this node calls: opened at the first call, and again after a loss.
 
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -18,16 +15,7 @@ use super::connection::{Answer, Connection};
 use super::error::{CallError, NotStarted};
 use super::load::CallLoad;
 use super::{CallHead, CallLimits};
-
-/// A stream of the transport to a member.
-pub type CallStream = Pin<Box<dyn ByteStream>>;
-
-/// Bytes in both directions.
-pub trait ByteStream: AsyncRead + AsyncWrite + Send {}
-impl<T: AsyncRead + AsyncWrite + Send> ByteStream for T {}
-
-/// Opens a stream to a member. The error is a text for the caller of a function.
-pub type OpenStream = Box<dyn Fn(u64) -> BoxFuture<'static, Result<CallStream, String>> + Send + Sync>;
+use crate::OpenStream;
 
 /// Wait after a failed or refused call; it doubles with each failure, up to [`MAX_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -222,7 +210,7 @@ impl Calls {
         self.inner.runtime.spawn(async move {
             let unreachable = |reason: String| NotStarted::Unreachable { reason };
             let opened = timeout(limits.open, async {
-                let stream = opening.await.map_err(unreachable)?;
+                let stream = opening.await.map_err(|error| unreachable(error.to_string()))?;
                 Connection::open(stream, &limits).await.map_err(|error| unreachable(error.to_string()))
             });
             let opened = tokio::select! {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use edgefaas_cluster::StreamPurpose;
-use edgefaas_cluster::calls::{CallLimits, CallStream, Calls, OpenStream, serve_until};
+use edgefaas_cluster::calls::{CallLimits, Calls, serve_until};
 use edgefaas_functions::remote::Executor;
 use tokio::task::JoinSet;
 use tokio_util::compat::FuturesAsyncReadCompatExt;
@@ -16,17 +16,7 @@ const MAX_STREAMS: usize = 1024;
 
 /// Calls over the streams of the cluster. The current runtime drives the connections.
 pub fn calls(cluster: &Arc<Cluster>, limits: CallLimits) -> Calls {
-    let cluster = Arc::downgrade(cluster);
-    let open: OpenStream = Box::new(move |node_id| {
-        let cluster = cluster.clone();
-        Box::pin(async move {
-            let cluster = cluster.upgrade().ok_or_else(|| "the node is stopping".to_owned())?;
-            let opened = cluster.open_stream(node_id, StreamPurpose::Calls).await;
-            let stream = opened.map_err(|error| error.to_string())?;
-            Ok(Box::pin(stream.compat()) as CallStream)
-        })
-    });
-    Calls::new(open, limits, tokio::runtime::Handle::current())
+    Calls::new(cluster.opener(StreamPurpose::Calls), limits, tokio::runtime::Handle::current())
 }
 
 /// Serves the calls of other members until `cancel` fires. Completes when those that have begun are answered.

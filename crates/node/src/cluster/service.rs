@@ -9,8 +9,8 @@ use edgefaas_cluster::replication::Counters;
 use edgefaas_cluster::status::{AppFact, PolicyFact};
 use edgefaas_cluster::{
     CertificateError, ClusterKey, Counters as TransportCounters, Handle, Identity, IncomingStream,
-    JoinError, JoinRequest, Membership, NewCertificate, OpenStreamError, Options, PeerInfo, PeerStream,
-    StartError, StreamPurpose, Token, TokenError, Transport, TransportKind, join,
+    JoinError, JoinRequest, MemberStream, Membership, NewCertificate, OpenStream, OpenStreamError, Options,
+    PeerInfo, StartError, StreamPurpose, Token, TokenError, Transport, TransportKind, join,
 };
 use edgefaas_functions::registry::Registry;
 use edgefaas_platform::Clock;
@@ -20,6 +20,7 @@ use edgefaas_state::store::Store;
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
 use tokio::task::JoinSet;
+use tokio_util::compat::FuturesAsyncReadCompatExt;
 use tokio_util::sync::CancellationToken;
 
 use super::REVOKED;
@@ -284,17 +285,21 @@ impl Cluster {
         });
     }
 
-    /// Opens a stream to a member, within 5 s.
-    ///
-    /// # Errors
-    /// Those of [`Handle::open_stream`]; `Gone` in no cluster.
-    pub async fn open_stream(
-        &self,
-        node_id: u64,
-        purpose: StreamPurpose,
-    ) -> Result<PeerStream, OpenStreamError> {
-        let handle = self.running.lock().as_ref().map(|running| running.handle.clone());
-        handle.ok_or(OpenStreamError::Gone { node_id })?.open_stream(node_id, purpose).await
+    /// Opens streams of a purpose to members, each within 5 s, in any cluster that this node joins. Their errors are those of
+    /// [`Handle::open_stream`]; `Gone` in no cluster, and once the node stops.
+    pub fn opener(self: &Arc<Self>, purpose: StreamPurpose) -> OpenStream {
+        let cluster = Arc::downgrade(self);
+        Arc::new(move |node_id| {
+            let cluster = cluster.clone();
+            Box::pin(async move {
+                let handle = cluster.upgrade().and_then(|cluster| {
+                    cluster.running.lock().as_ref().map(|running| running.handle.clone())
+                });
+                let handle = handle.ok_or(OpenStreamError::Gone { node_id })?;
+                let stream = handle.open_stream(node_id, purpose).await?;
+                Ok(Box::pin(stream.compat()) as MemberStream)
+            })
+        })
     }
 
     /// The streams of a purpose that members open to this node, in any cluster that it joins. At most 64 wait; further ones
@@ -413,11 +418,6 @@ impl Cluster {
         handle.revoke(revocation)?;
         let now = membership.lock().clone();
         Ok(self.files.keep_membership(&now)?)
-    }
-
-    /// Calls into the transport; `None` while the node is in no cluster.
-    pub(crate) fn handle(&self) -> Option<Handle> {
-        self.running.lock().as_ref().map(|running| running.handle.clone())
     }
 
     /// Status of the cluster.

@@ -37,7 +37,7 @@ use self::serving::Stages;
 use self::startup_checks::{check_credentials, files_with_keys};
 use crate::access::{Access, AccessControl, AccessHook, Policy};
 use crate::bridge::{Bridges, LoopPreventionHook};
-use crate::cluster::{Cluster, LoadSources, PolicyPlacer, artefact_streams, calls};
+use crate::cluster::{Cluster, LoadSources, PolicyPlacer, artefacts, calls};
 use crate::config::NodeConfig;
 use crate::control::{self, ClusterCommands, ControlParts, NodeFacts};
 use crate::gateway::Gateway;
@@ -298,13 +298,20 @@ impl Node {
             config.data_dir.clone(),
             addresses.control_tls.then_some(addresses.control),
         ));
+        let artefacts = artefacts(
+            &cluster,
+            registry.clone(),
+            store.clone(),
+            &config.data_dir,
+            config.cluster.artefact_rate.map(|rate| rate.as_u64()),
+        );
         let rollout = Arc::new(Rollout::new(RolloutParts {
             registry: registry.clone(),
             store: store.clone(),
             secrets: secrets.clone(),
             members: cluster.members(),
             firings,
-            fetch: artefact_streams::fetch(cluster.clone()),
+            artefacts: artefacts.clone(),
         }));
         registry.set_fires_here(rollout.fires_here());
         let apps = ClusterCommands {
@@ -332,6 +339,7 @@ impl Node {
             broker: broker.clone(),
             bridges: bridges.clone(),
             cluster: cluster.clone(),
+            artefacts,
             memory: platform.memory.clone(),
             facts: NodeFacts {
                 node_id: store.node_id(),
