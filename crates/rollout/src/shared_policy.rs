@@ -2,6 +2,7 @@
 //!
 //! Concurrent changes stay side by side until the next one; the same one is in force on every node.
 
+use bytes::Bytes;
 use edgefaas_crdt::{Field, Operation, Value};
 use edgefaas_state::objects::{CLUSTER_APP, FieldKey, Objects};
 use edgefaas_state::store::{Batch, StoreError};
@@ -36,6 +37,27 @@ pub struct SharedPolicy {
     pub lost: Vec<PolicyText>,
 }
 
+impl PolicyText {
+    /// Its form in the field of the policies.
+    pub fn encode(&self) -> Bytes {
+        serde_json::to_vec(self).unwrap_or_default().into()
+    }
+}
+
+impl SharedPolicy {
+    /// The policies in force of the values of the field; `None` if none of them is a text of policies.
+    pub fn of(values: &[Bytes]) -> Option<Self> {
+        let decode = |value: &Bytes| serde_json::from_slice::<PolicyText>(value).ok();
+        let is_known = |text: &PolicyText| text.format == FORMAT && text.number < u64::MAX / 2;
+        let mut texts: Vec<_> = values.iter().filter_map(decode).filter(is_known).collect();
+        texts.sort_unstable_by(|one, other| other.cmp(one));
+        let mut texts = texts.into_iter();
+        let current = texts.next()?;
+        let lost = texts.filter(|lost| lost.text != current.text).collect();
+        Some(Self { current, lost })
+    }
+}
+
 /// Whether an object has the policies.
 pub fn is_policy_object(object: &str) -> bool {
     object == OBJECT
@@ -49,22 +71,14 @@ pub fn shared_policy(objects: &Objects) -> Result<Option<SharedPolicy>, StoreErr
     let Some(Value::Values(values)) = objects.read(&key(), |field| field.map(Field::value))? else {
         return Ok(None);
     };
-    let decode = |value| serde_json::from_slice::<PolicyText>(value).ok();
-    let is_known = |text: &PolicyText| text.format == FORMAT && text.number < u64::MAX / 2;
-    let mut texts: Vec<_> = values.iter().filter_map(|value| decode(value)).filter(is_known).collect();
-    texts.sort_unstable_by(|one, other| other.cmp(one));
-    let mut texts = texts.into_iter();
-    let Some(current) = texts.next() else { return Ok(None) };
-    let lost = texts.filter(|lost| lost.text != current.text).collect();
-    Ok(Some(SharedPolicy { current, lost }))
+    Ok(SharedPolicy::of(&values))
 }
 
 /// Adds a change of the policies to a batch.
 pub fn put(batch: &mut Batch, known: Option<&SharedPolicy>, text: String, node: String, set_unix_ms: u64) {
     let number = known.map_or(1, |known| known.current.number + 1);
     let text = PolicyText { number, text, node, set_unix_ms, format: FORMAT };
-    let bytes = serde_json::to_vec(&text).unwrap_or_default();
-    batch.operate(key(), Operation::MvRegisterSet(bytes.into()));
+    batch.operate(key(), Operation::MvRegisterSet(text.encode()));
 }
 
 fn key() -> FieldKey {
