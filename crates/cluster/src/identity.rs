@@ -55,11 +55,6 @@ impl Identity {
         Self { keypair: ed25519::Keypair::generate() }
     }
 
-    /// The identity of a seed, for simulations.
-    pub(crate) fn from_seed(seed: [u8; 32]) -> Self {
-        Self { keypair: ed25519::SecretKey::from(seed).into() }
-    }
-
     /// The peer id: a hash of the public key, as libp2p makes it.
     pub fn peer_id(&self) -> PeerId {
         self.libp2p_keypair().public().to_peer_id()

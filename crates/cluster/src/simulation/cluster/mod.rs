@@ -21,7 +21,6 @@ use libp2p::PeerId;
 use self::channel::End;
 use self::zones::Zones;
 use super::{Random, SimulatedReplica};
-use crate::Identity;
 use crate::replication::{
     Counters, DisconnectReason, Event, Interest, NodeId, ObjectKey, Output, Policy, Replication, Settings,
 };
@@ -104,7 +103,7 @@ impl<R: SimulatedReplica> ClusterSimulation<R> {
         nodes: Vec<(R, usize)>,
     ) -> Self {
         let mut random = Random::new(seed);
-        let peers: Vec<PeerId> = nodes.iter().map(|_| Identity::from_seed(random.bytes()).peer_id()).collect();
+        let peers: Vec<PeerId> = nodes.iter().map(|_| peer_id(random.bytes())).collect();
         let (replicas, zones): (Vec<R>, Vec<usize>) = nodes.into_iter().unzip();
         let count = replicas.len();
         let ids: Vec<NodeId> = (1..=count as u64).map(NodeId).collect();
@@ -371,8 +370,9 @@ impl<R: SimulatedReplica> ClusterSimulation<R> {
 
     fn next_tick_us(&self, node: usize) -> Option<u64> {
         let node = &self.nodes[node];
-        let due = node.machine.next_deadline()?;
-        Some((node.started_us + due.as_micros().min(u128::from(u64::MAX / 2)) as u64).max(self.now_us))
+        // Rounded up: a tick before its time would be followed by another one immediately.
+        let due_us = node.machine.next_deadline()?.as_nanos().div_ceil(1_000);
+        Some((node.started_us + due_us.min(u128::from(u64::MAX / 2)) as u64).max(self.now_us))
     }
 
     fn plan_tick(&mut self, node: usize, due_us: Option<u64>) {
@@ -397,6 +397,13 @@ impl<R: SimulatedReplica> ClusterSimulation<R> {
     fn now_ms(&self) -> u64 {
         self.now_us / 1_000
     }
+}
+
+/// The peer id of an Ed25519 key: a multihash that is the key itself, in protocol buffers.
+fn peer_id(key: [u8; 32]) -> PeerId {
+    let mut bytes = vec![0x00, 0x24, 0x08, 0x01, 0x12, 0x20];
+    bytes.extend(key);
+    PeerId::from_bytes(&bytes).unwrap_or_else(|_| PeerId::random())
 }
 
 fn position(node: NodeId) -> usize {
