@@ -509,9 +509,8 @@ mod tests {
             view
         };
         let (mut a, mut b) = (view(&one, &[&other, &third]), view(&other, &[&one]));
-        let digests = |a: &Membership, b: &Membership| {
-            (a.digest_for(&other.peer_id()), b.digest_for(&one.peer_id()))
-        };
+        let digests =
+            |a: &Membership, b: &Membership| (a.digest_for(&other.peer_id()), b.digest_for(&one.peer_id()));
         let (ours, theirs) = digests(&a, &b);
         assert_ne!(ours, theirs, "one does not know the third");
         b.learn(third.clone()).unwrap();

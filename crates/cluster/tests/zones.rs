@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use edgefaas_cluster::placement::Policy as PlacementPolicy;
 use edgefaas_cluster::replication::{Interest, NodeId, ObjectKey, Policy, Settings};
-use edgefaas_cluster::simulation::{CallOutcome, CallPlan, CallSimulation, ClusterSimulation, ZoneNetwork};
+use edgefaas_cluster::simulation::{
+    CallOutcome, CallPlan, CallSimulation, ClusterSimulation, Heartbeats, KnownShares, ZoneNetwork,
+};
 use edgefaas_cluster::status::Load;
 use toy::{Toy, secs};
 
@@ -20,11 +22,17 @@ const STEP: Duration = Duration::from_millis(10);
 fn cluster(seed: u64, network: ZoneNetwork) -> ClusterSimulation<Toy> {
     let interests = [Interest { app: "$cluster".into(), pattern: "*".into() }];
     let nodes = (0..NODES).map(|node| (Toy::default(), node * ZONES / NODES)).collect();
-    let mut cluster =
-        ClusterSimulation::new(seed, network, &Settings::default(), &interests, secs(2), nodes);
-    let is_whole = |cluster: &ClusterSimulation<Toy>| {
-        cluster.nodes().all(|node| cluster.channels(node) == NODES - 1)
-    };
+    let mut cluster = ClusterSimulation::new(
+        seed,
+        network,
+        Heartbeats::Simulated,
+        &Settings::default(),
+        &interests,
+        secs(2),
+        nodes,
+    );
+    let is_whole =
+        |cluster: &ClusterSimulation<Toy>| cluster.nodes().all(|node| cluster.channels(node) == NODES - 1);
     assert!(cluster.run_until_done(secs(60), STEP, is_whole), "seed {seed}: not all are connected");
     cluster.run_for(secs(5));
     cluster
@@ -141,7 +149,8 @@ fn runs_of_one_seed_are_the_same() {
 
 fn balance(seed: u64, strategy: &str, change: impl FnOnce(&mut CallPlan)) -> CallOutcome {
     let text = format!("spread: [{{workers: \"*\", strategy: {strategy}}}]");
-    let policy = PlacementPolicy::parse(&text).unwrap_or_else(|error| panic!("{}", error.report("test", &text)));
+    let policy =
+        PlacementPolicy::parse(&text).unwrap_or_else(|error| panic!("{}", error.report("test", &text)));
     let mut plan = CallPlan {
         policy,
         tag: "spread".into(),
@@ -154,6 +163,7 @@ fn balance(seed: u64, strategy: &str, change: impl FnOnce(&mut CallPlan)) -> Cal
         memory_bytes: 1 << 30,
         call_bytes: 4 << 20,
         liars: BTreeSet::new(),
+        shares: KnownShares::ByRefusals,
     };
     change(&mut plan);
     CallSimulation::new(seed, cluster(seed, ZoneNetwork::default()), plan).run(secs(5), secs(20))
@@ -162,11 +172,17 @@ fn balance(seed: u64, strategy: &str, change: impl FnOnce(&mut CallPlan)) -> Cal
 #[test]
 fn two_choices_by_old_loads_are_better_than_chance() {
     for seed in SEEDS {
-        let [least_loaded, random] = ["least-loaded", "random"].map(|strategy| balance(seed, strategy, |_| ()));
+        let [least_loaded, random] =
+            ["least-loaded", "random"].map(|strategy| balance(seed, strategy, |_| ()));
         println!(
             "seed {seed}: max/mean {:.2} and {:.2}, peaks {:.2} and {:.2}, refused {} and {} of {}",
-            least_loaded.max_by_mean(), random.max_by_mean(), least_loaded.peak(), random.peak(),
-            least_loaded.refused, random.refused, random.calls
+            least_loaded.max_by_mean(),
+            random.max_by_mean(),
+            least_loaded.peak(),
+            random.peak(),
+            least_loaded.refused,
+            random.refused,
+            random.calls
         );
         assert!(least_loaded.max_by_mean() < 1.5, "seed {seed}: {}", least_loaded.max_by_mean());
         assert!(least_loaded.peak() < random.peak(), "seed {seed}");

@@ -50,6 +50,17 @@ pub struct CallPlan {
     pub call_bytes: u64,
     /// Nodes that report no load whatever they have.
     pub liars: BTreeSet<NodeId>,
+    /// What entry nodes know of their shares.
+    pub shares: KnownShares,
+}
+
+/// What an entry node knows of its shares of the workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KnownShares {
+    /// It learns them by refusals only.
+    ByRefusals,
+    /// A worker on which it has used up its share is full for it.
+    Computed,
 }
 
 /// What came of the calls.
@@ -107,6 +118,8 @@ pub struct CallSimulation<R: SimulatedReplica> {
     entries: Vec<Option<Box<Entry>>>,
     /// Sums of the rates of entry nodes and of functions, to choose from.
     entry_rates: Vec<f64>,
+    /// The number of nodes in each zone.
+    in_zone: Vec<u32>,
     function_rates: Vec<f64>,
     calls: HashMap<u64, Call>,
     next_call: u64,
@@ -123,6 +136,8 @@ struct WorkerState {
     waiting: std::collections::VecDeque<u64>,
     /// Calls of each entry node here, waiting ones among them.
     of_entry: HashMap<usize, u32>,
+    /// The load of the last measurement.
+    measured: Load,
 }
 
 /// A node that has got calls.
@@ -131,6 +146,10 @@ struct Entry {
     view: View,
     functions: Vec<FunctionPlacement>,
     in_flight: Vec<u32>,
+    /// Calls that this node may have on each worker.
+    shares: Vec<u32>,
+    /// Permits of each worker that were free by its last report.
+    permits_free: Vec<u32>,
     updated_us: Option<u64>,
 }
 
@@ -146,13 +165,23 @@ struct Call {
 #[derive(Debug)]
 enum Happening {
     Arrival,
-    Measure { node: usize },
+    Measure {
+        node: usize,
+    },
     /// The call reaches its worker.
-    Reaches { call: u64 },
-    Ends { call: u64 },
+    Reaches {
+        call: u64,
+    },
+    Ends {
+        call: u64,
+    },
     /// The entry node has the answer, or the refusal.
-    Answered { call: u64 },
-    Refused { call: u64 },
+    Answered {
+        call: u64,
+    },
+    Refused {
+        call: u64,
+    },
     Sample,
 }
 
@@ -171,10 +200,17 @@ impl<R: SimulatedReplica> CallSimulation<R> {
             rates[node] = (rank as f64 + 1.0).powf(-plan.skew);
         }
         let function_rates = (1..=plan.functions).map(|rank| 1.0 / rank as f64).collect();
+        let mut in_zone = Vec::new();
+        for node in cluster.nodes() {
+            let zone = cluster.zone(node);
+            in_zone.resize(in_zone.len().max(zone + 1), 0);
+            in_zone[zone] += 1;
+        }
         let now_us = cluster.now().as_micros() as u64;
         let mut simulation = Self {
             cluster,
             plan,
+            in_zone,
             agenda: Agenda::new(),
             workers: (0..nodes).map(|_| WorkerState::default()).collect(),
             entries: (0..nodes).map(|_| None).collect(),
@@ -246,8 +282,16 @@ impl<R: SimulatedReplica> CallSimulation<R> {
         let (at, function, refused_by) = (call.entry, call.function, call.tried);
         self.update(at);
         let Some(entry) = self.entries[at].as_mut() else { return };
-        for (load, in_flight) in entry.view.loads.iter_mut().zip(&entry.in_flight) {
-            load.in_flight = *in_flight;
+        // A node does not count the calls that it runs itself.
+        let own = entry.compiled.workers().local();
+        for (index, load) in entry.view.loads.iter_mut().enumerate() {
+            let in_flight = entry.in_flight[index];
+            if index != usize::from(own) {
+                load.in_flight = in_flight;
+                let is_used_up =
+                    self.plan.shares == KnownShares::Computed && in_flight >= entry.shares[index];
+                load.permits_free = if is_used_up { 0 } else { entry.permits_free[index] };
+            }
         }
         let memory_bytes = self.plan.call_bytes;
         let request = Request { function: &entry.functions[function], memory_bytes, key: None, refused_by };
@@ -270,7 +314,13 @@ impl<R: SimulatedReplica> CallSimulation<R> {
     fn reaches(&mut self, number: u64) {
         let Some(call) = self.calls.get(&number) else { return };
         let (entry, at) = (call.entry, call.worker);
-        let share = if entry == at { u32::MAX } else { self.share(entry, at) };
+        let index = |entry: &Entry| entry.compiled.workers().index_of(at as u64 + 1);
+        let share = match self.entries[entry].as_deref() {
+            Some(known) if entry != at => {
+                index(known).map_or(u32::MAX, |index| known.shares[usize::from(index)])
+            }
+            _ => u32::MAX,
+        };
         let worker = &mut self.workers[at];
         let used = worker.of_entry.entry(entry).or_default();
         let is_full = worker.running >= self.plan.permits && worker.waiting.len() >= self.plan.queue;
@@ -325,9 +375,9 @@ impl<R: SimulatedReplica> CallSimulation<R> {
         let Some(call) = self.calls.get_mut(&number) else { return };
         let (entry, worker, attempts) = (call.entry, call.worker, call.attempts);
         self.left(entry, worker);
-        let index = self.entries[entry].as_ref().and_then(|entry| {
-            entry.compiled.workers().index_of(worker as u64 + 1)
-        });
+        let index = self.entries[entry]
+            .as_ref()
+            .and_then(|entry| entry.compiled.workers().index_of(worker as u64 + 1));
         if let (Some(index), Some(call)) = (index, self.calls.get_mut(&number)) {
             call.tried.insert(index);
         }
@@ -352,7 +402,7 @@ impl<R: SimulatedReplica> CallSimulation<R> {
         if self.entries[at].is_none() {
             self.entries[at] = Some(Box::new(self.entry(at)));
         }
-        let own = self.load(at, false);
+        let own = self.workers[at].measured;
         let Some(entry) = self.entries[at].as_mut() else { return };
         if entry.updated_us.is_some_and(|updated_us| self.now_us < updated_us + UPDATE_US) {
             return;
@@ -367,6 +417,8 @@ impl<R: SimulatedReplica> CallSimulation<R> {
                 None => placement::Load::default(),
             };
         }
+        entry.permits_free.clear();
+        entry.permits_free.extend(entry.view.loads.iter().map(|load| load.permits_free));
     }
 
     fn entry(&self, at: usize) -> Entry {
@@ -381,9 +433,8 @@ impl<R: SimulatedReplica> CallSimulation<R> {
         let workers = Arc::new(Workers::new(worker(me), others));
         let compiled = Compiled::new(&self.plan.policy, workers.clone());
         let code = workers.select(|_| true);
-        let function = |number: usize| {
-            compiled.function(&format!("function{number}"), Some(&self.plan.tag), code)
-        };
+        let function =
+            |number: usize| compiled.function(&format!("function{number}"), Some(&self.plan.tag), code);
         let functions = (0..self.plan.functions).map(function).collect();
         let count = workers.as_slice().len();
         let loads = vec![placement::Load::default(); count];
@@ -392,6 +443,12 @@ impl<R: SimulatedReplica> CallSimulation<R> {
             compiled,
             functions,
             in_flight: vec![0; count],
+            shares: workers
+                .as_slice()
+                .iter()
+                .map(|worker| self.share(at, worker.node_id as usize - 1))
+                .collect(),
+            permits_free: Vec::new(),
             updated_us: None,
         }
     }
@@ -403,9 +460,8 @@ impl<R: SimulatedReplica> CallSimulation<R> {
         let zoned = |at: usize, zone| Zoned { node_id: at as u64 + 1, zone: Some(zone) };
         let (from, to) = (zoned(entry, entry_zone.as_str()), zoned(worker, worker_zone.as_str()));
         let relation = Relation::of(from, to);
-        let nodes = self.workers.len();
-        let in_zone = self.cluster.nodes().filter(|id| self.cluster.zone(*id) == self.cluster.zone(NodeId(worker as u64 + 1)));
-        let count = EntryNodes { all: nodes as u32, in_zone: in_zone.count() as u32 };
+        let in_zone = self.in_zone[self.cluster.zone(NodeId(worker as u64 + 1))];
+        let count = EntryNodes { all: self.workers.len() as u32, in_zone };
         let CallPlan { memory_bytes, call_bytes, permits, .. } = self.plan;
         let share = share_bytes(self.plan.policy.distribution, relation, memory_bytes, count, call_bytes);
         match share {
@@ -416,32 +472,33 @@ impl<R: SimulatedReplica> CallSimulation<R> {
 
     fn measure(&mut self, node: usize) {
         self.agenda.plan(self.now_us + MEASURE_US, Happening::Measure { node });
-        let load = self.load(node, true);
-        self.cluster.set_load(NodeId(node as u64 + 1), &load);
+        self.workers[node].measured = self.load(node);
+        let id = NodeId(node as u64 + 1);
+        let load = if self.plan.liars.contains(&id) { self.idle() } else { self.workers[node].measured };
+        self.cluster.set_load(id, &load);
     }
 
-    /// The load that a node has, or reports.
-    fn load(&self, node: usize, is_reported: bool) -> Load {
-        let (worker, plan) = (&self.workers[node], &self.plan);
-        let idle = Load {
+    fn idle(&self) -> Load {
+        let plan = &self.plan;
+        Load {
             memory_free_bytes: plan.memory_bytes,
             memory_total_bytes: plan.memory_bytes,
             permits_free: plan.permits,
             permits_total: plan.permits,
             readiness: Readiness::Ready,
             ..Load::default()
-        };
-        if is_reported && plan.liars.contains(&NodeId(node as u64 + 1)) {
-            return idle;
         }
+    }
+
+    fn load(&self, node: usize) -> Load {
+        let (worker, plan) = (&self.workers[node], &self.plan);
         let used = u64::from(worker.running) * plan.call_bytes;
         Load {
             memory_free_bytes: plan.memory_bytes.saturating_sub(used),
             permits_free: plan.permits - worker.running,
             running: worker.running,
             queued: worker.waiting.len() as u32,
-            pressure_permille: 0,
-            ..idle
+            ..self.idle()
         }
     }
 
@@ -453,7 +510,8 @@ impl<R: SimulatedReplica> CallSimulation<R> {
         self.samples += 1;
         let mut peak: f64 = 0.0;
         for (worker, sum) in self.workers.iter().zip(&mut self.outcome.mean_loads) {
-            let load = f64::from(worker.running + worker.waiting.len() as u32) / f64::from(self.plan.permits);
+            let load =
+                f64::from(worker.running + worker.waiting.len() as u32) / f64::from(self.plan.permits);
             *sum += load;
             peak = peak.max(load);
         }

@@ -56,9 +56,9 @@ impl Gossip {
     /// Puts the first control frames into a new channel's outbox: members and revocations, if the peer knows other ones.
     pub(crate) fn introduce(&self, peer: &Peer, hello: &Hello) {
         // A thousand members take some 250 kB, and each node has a thousand channels.
-        let has_same_members = hello.members_digest.is_some_and(|digest| {
-            digest == self.membership.lock().digest_for(&peer.peer_id())
-        });
+        let has_same_members = hello
+            .members_digest
+            .is_some_and(|digest| digest == self.membership.lock().digest_for(&peer.peer_id()));
         if !has_same_members {
             for body in self.members_frames(peer.peer_id()) {
                 peer.outbox.control(Kind::Members, body);

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::traffic::PACKET_BYTES;
-use super::{ClusterSimulation, Happening, OUTBOX_BYTES, node_id};
+use super::{ClusterSimulation, Happening, Heartbeats, OUTBOX_BYTES, node_id};
 use crate::liveness::{Due, Liveness};
 use crate::network::frame::{self, Kind};
 use crate::replication::Event;
@@ -58,7 +58,9 @@ impl<R: SimulatedReplica> ClusterSimulation<R> {
             self.facts_changed(from, to);
         }
         for (from, to) in [(a, b), (b, a)] {
-            self.watch(from, to, connection);
+            if self.heartbeats == Heartbeats::Simulated {
+                self.watch(from, to, connection);
+            }
             self.replicate(from, Event::PeerUp { node: node_id(to), protocol_version: 1 });
         }
     }

@@ -11,7 +11,7 @@ mod dials;
 mod traffic;
 mod zones;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,8 +21,10 @@ use libp2p::PeerId;
 use self::channel::End;
 use self::zones::Zones;
 use super::{Random, SimulatedReplica};
+use crate::liveness::{HEARTBEAT_MS, SILENCE_MS};
 use crate::replication::{
     Counters, DisconnectReason, Event, Interest, NodeId, ObjectKey, Output, Policy, Replication, Settings,
+    mix,
 };
 use crate::status::{Facts, Load};
 use crate::transport::dial_book::DialBook;
@@ -34,9 +36,20 @@ pub use self::zones::ZoneNetwork;
 /// The size of one member's outbox, as on a node.
 const OUTBOX_BYTES: usize = 1 << 20;
 
+/// How much of the heartbeats is simulated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heartbeats {
+    /// Each heartbeat and each answer is a packet.
+    Simulated,
+    /// They take no packets: loads are as old as a heartbeat each second would make them, and a channel across a cut ends after the
+    /// same silence. A thousand nodes send a million heartbeats per second.
+    Assumed,
+}
+
 /// Nodes with the numbers from 1 on, each connected to all that it reaches.
 pub struct ClusterSimulation<R: SimulatedReplica> {
     random: Random,
+    heartbeats: Heartbeats,
     now_us: u64,
     nodes: Vec<Node<R>>,
     /// What the node of a row has of the channel to the node of a column.
@@ -61,6 +74,8 @@ struct Node<R: SimulatedReplica> {
     plan_us: Option<u64>,
     channels: usize,
     load: Bytes,
+    /// The last loads before that, and the times at which they were set, the latest last.
+    past_loads: VecDeque<(u64, Bytes)>,
     facts: Bytes,
     tick_us: Option<u64>,
     traffic: Traffic,
@@ -80,6 +95,8 @@ enum Happening {
     Dialled { from: u16, to: u16, succeeded: bool },
     /// The liveness of a channel is due.
     Watch { from: u16, to: u16, connection: u32 },
+    /// Nothing has come through a channel for too long.
+    Silent { from: u16, to: u16, connection: u32 },
     /// A packet has left the node.
     Written { from: u16, to: u16, connection: u32 },
     /// A packet has reached the link of its receiver.
@@ -97,6 +114,7 @@ impl<R: SimulatedReplica> ClusterSimulation<R> {
     pub fn new(
         seed: u64,
         network: ZoneNetwork,
+        heartbeats: Heartbeats,
         settings: &Settings,
         interests: &[Interest],
         start: Duration,
@@ -108,6 +126,7 @@ impl<R: SimulatedReplica> ClusterSimulation<R> {
         let count = replicas.len();
         let ids: Vec<NodeId> = (1..=count as u64).map(NodeId).collect();
         let mut simulation = Self {
+            heartbeats,
             now_us: 0,
             nodes: Vec::with_capacity(count),
             ends: std::iter::repeat_with(|| None).take(count * count).collect(),
@@ -136,6 +155,7 @@ impl<R: SimulatedReplica> ClusterSimulation<R> {
                 plan_us: None,
                 channels: 0,
                 load: Bytes::new(),
+                past_loads: VecDeque::new(),
                 facts: Bytes::new(),
                 tick_us: None,
                 traffic: Traffic::default(),
@@ -161,7 +181,14 @@ impl<R: SimulatedReplica> ClusterSimulation<R> {
 
     /// Sets the load that a node sends with its heartbeats.
     pub fn set_load(&mut self, node: NodeId, load: &Load) {
-        self.nodes[position(node)].load = load.encode();
+        let now_us = self.now_us;
+        let node = &mut self.nodes[position(node)];
+        node.load = load.encode();
+        node.past_loads.push_back((now_us, node.load.clone()));
+        // One of two seconds before is the oldest that another node may have.
+        while node.past_loads.get(1).is_some_and(|(set_us, _)| set_us + 2_000 * HEARTBEAT_MS < now_us) {
+            node.past_loads.pop_front();
+        }
     }
 
     /// Sets the facts of a node, which it sends to all.
@@ -176,7 +203,21 @@ impl<R: SimulatedReplica> ClusterSimulation<R> {
     /// The load of another node, as a node knows it: the last one that it got on the open channel.
     pub fn load_of(&self, node: NodeId, other: NodeId) -> Option<Load> {
         let end = self.end(position(node), position(other))?;
-        Load::decode(end.heard_load.as_ref()?).ok()
+        let load = match self.heartbeats {
+            Heartbeats::Simulated => end.heard_load.as_ref()?,
+            Heartbeats::Assumed => self.sent_load(position(other), position(node))?,
+        };
+        Load::decode(load).ok()
+    }
+
+    /// The load that the last heartbeat of a node to another has brought, if there were heartbeats.
+    fn sent_load(&self, from: usize, to: usize) -> Option<&Bytes> {
+        let interval_us = HEARTBEAT_MS * 1_000;
+        let phase_us = mix(mix(from as u64) ^ to as u64) % interval_us;
+        let arrived_us = self.now_us.checked_sub(self.zones.round_trip_us(from, to) / 2 + phase_us)?;
+        let sent_us = arrived_us / interval_us * interval_us + phase_us;
+        let mut loads = self.nodes[from].past_loads.iter().rev();
+        loads.find(|(set_us, _)| *set_us <= sent_us).map(|(_, load)| load)
     }
 
     /// The facts of another node, as a node knows them.
@@ -198,6 +239,20 @@ impl<R: SimulatedReplica> ClusterSimulation<R> {
     /// Cuts a zone off from the others. Packets in flight are lost, and the nodes notice by the silence.
     pub fn cut(&mut self, zone: usize) {
         self.zones.cut(zone);
+        if self.heartbeats == Heartbeats::Simulated {
+            return;
+        }
+        for from in 0..self.nodes.len() {
+            for to in 0..self.nodes.len() {
+                let Some(end) = self.end(from, to).filter(|_| !self.zones.is_reachable(from, to)) else {
+                    continue;
+                };
+                let silent =
+                    Happening::Silent { from: from as u16, to: to as u16, connection: end.connection };
+                let last_us = self.random.below(HEARTBEAT_MS * 1_000);
+                self.agenda.plan(self.now_us + SILENCE_MS * 1_000 - last_us, silent);
+            }
+        }
     }
 
     /// Ends all cuts.
@@ -306,6 +361,14 @@ impl<R: SimulatedReplica> ClusterSimulation<R> {
             Happening::Plan { node } => self.dial_due(node.into()),
             Happening::Dialled { from, to, succeeded } => self.dialled(from.into(), to.into(), succeeded),
             Happening::Watch { from, to, connection } => self.watch(from.into(), to.into(), connection),
+            Happening::Silent { from, to, connection } => {
+                let (from, to) = (usize::from(from), usize::from(to));
+                let is_open = self.end(from, to).is_some_and(|end| end.connection == connection);
+                if is_open && !self.zones.is_reachable(from, to) {
+                    self.losses += 1;
+                    self.close(from, to);
+                }
+            }
             Happening::Written { from, to, connection } => self.written(from.into(), to.into(), connection),
             Happening::Reached { from, to, connection, bytes } => {
                 let at_us = self.zones.receive(to.into(), bytes.len() + PACKET_BYTES, self.now_us);
