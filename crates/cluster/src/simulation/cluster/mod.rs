@@ -11,7 +11,7 @@ mod dials;
 mod traffic;
 mod zones;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ pub struct ClusterSimulation<R: SimulatedReplica> {
     last_connection: u32,
     /// Positions of the nodes, by peer id.
     positions: Arc<HashMap<PeerId, usize>>,
-    members: Arc<HashSet<PeerId>>,
+    members: Arc<BTreeSet<PeerId>>,
     disconnects: Vec<(NodeId, NodeId, DisconnectReason)>,
     losses: u64,
 }
