@@ -65,7 +65,7 @@ target/release/objects --results          # needs redis-server; --full for clust
 target/release/placement --results        # needs root and redis-server; four hours, --quick for a first look
 target/release/remote-call --results      # needs root
 target/release/fifty-nodes --results      # needs root; --base OLD for the idle cost of another version
-target/release/cluster-simulation --results  # half an hour and 6 GB; --nodes 100 --seeds 1 for a first look
+target/release/cluster-simulation --results  # --nodes 200 --seeds 1 for a first look
 cargo bench --workspace --bench isolates && cargo bench -p edgefaas-broker
 target/release/versus --base OLD --head NEW  # two binaries of the node on the hot path; prints only
 target/release/report --collect           # makes this page of benches/results/*.json
