@@ -45,7 +45,7 @@ fn main() -> anyhow::Result<()> {
     let begun = Instant::now();
     let mut report = Report::new(
         "cluster-simulation",
-        "A cluster of a thousand nodes, simulated",
+        "A cluster in zones, simulated",
         &format!(
             "{} nodes in {} zones in virtual time, all connected with each other as real ones are. The code is the node's: replication, \
              dial book, liveness, queue of frames with loads and facts, transfers, and placement; deployments and policies are the \
