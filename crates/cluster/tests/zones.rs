@@ -98,7 +98,7 @@ fn both_sides_of_a_cut_go_on_and_have_the_same_winner_afterwards() {
         put(&mut cluster, inside + 2, &deploy(), "2-outside");
         put(&mut cluster, 3, &policies(), "1-inside");
         put(&mut cluster, inside + 3, &policies(), "1-outside");
-        cluster.run_for(secs(90));
+        cluster.run_for(secs(40));
         let seen = |cluster: &ClusterSimulation<Toy>, node| values(cluster, NodeId(node), &deploy());
         assert_eq!(seen(&cluster, 5).last().unwrap(), "2-inside", "the zone goes on alone");
         assert_eq!(seen(&cluster, NODES as u64).last().unwrap(), "2-outside");
@@ -210,7 +210,7 @@ fn short_calls_are_not_refused_and_no_node_stays_overloaded() {
 }
 
 #[test]
-fn a_node_that_reports_no_load_gets_twice_its_part_at_most_and_nothing_is_refused() {
+fn a_node_that_reports_no_load_gets_less_than_three_times_its_part() {
     for seed in SEEDS {
         let liar = BTreeSet::from([NodeId(5)]);
         let outcome = balance(seed, "least-loaded", 0.4, secs(1), |plan| plan.liars = liar);

@@ -164,8 +164,7 @@ mod tests {
 
     #[test]
     fn one_revision_from_two_nodes_is_no_conflict() {
-        let values =
-            [deployment(2, Some('a'), "a"), deployment(2, Some('a'), "b")].map(|one| one.encode());
+        let values = [deployment(2, Some('a'), "a"), deployment(2, Some('a'), "b")].map(|one| one.encode());
         assert_eq!(ClusterApp::of(&values).unwrap().lost, []);
     }
 
@@ -178,7 +177,13 @@ mod tests {
         huge.number = u64::MAX;
         let mut newer = good.clone();
         newer.format += 1;
-        let values = [Deployment::encode(&short), Deployment::encode(&huge), Deployment::encode(&newer), "{}".into(), Deployment::encode(&good)];
+        let values = [
+            Deployment::encode(&short),
+            Deployment::encode(&huge),
+            Deployment::encode(&newer),
+            "{}".into(),
+            Deployment::encode(&good),
+        ];
         assert_eq!(ClusterApp::of(&values).unwrap().winner, good);
         assert_eq!(ClusterApp::of(&values[..4]), None);
     }
