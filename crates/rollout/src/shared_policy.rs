@@ -2,6 +2,7 @@
 //!
 //! Concurrent changes stay side by side until the next one; the same one is in force on every node.
 
+use bytes::Bytes;
 use edgefaas_cluster::status::PolicyFact;
 use edgefaas_crdt::{Field, Operation, Value};
 use edgefaas_functions::registry::winner_of;
@@ -40,6 +41,24 @@ pub struct SharedPolicy {
     pub lost: Vec<PolicyText>,
 }
 
+impl PolicyText {
+    /// Its form in the field of the policies.
+    pub fn encode(&self) -> Bytes {
+        serde_json::to_vec(self).unwrap_or_default().into()
+    }
+}
+
+impl SharedPolicy {
+    /// The policies in force of the values of the field; `None` if none of them is a text of policies.
+    pub fn of(values: &[Bytes]) -> Option<Self> {
+        let decode = |value: &Bytes| serde_json::from_slice::<PolicyText>(value).ok();
+        let is_known = |text: &PolicyText| text.format == FORMAT && text.number < u64::MAX / 2;
+        let (current, mut lost) = winner_of(values.iter().filter_map(decode).filter(is_known))?;
+        lost.retain(|lost: &PolicyText| lost.text != current.text);
+        Some(Self { current, lost })
+    }
+}
+
 /// Whether an object has the policies.
 pub fn is_policy_object(object: &str) -> bool {
     object == OBJECT
@@ -53,12 +72,7 @@ pub fn shared_policy(objects: &Objects) -> Result<Option<SharedPolicy>, StoreErr
     let Some(Value::Values(values)) = objects.read(&key(), |field| field.map(Field::value))? else {
         return Ok(None);
     };
-    let decode = |value| serde_json::from_slice::<PolicyText>(value).ok();
-    let is_known = |text: &PolicyText| text.format == FORMAT && text.number < u64::MAX / 2;
-    let texts = values.iter().filter_map(|value| decode(value)).filter(is_known);
-    let Some((current, mut lost)) = winner_of(texts) else { return Ok(None) };
-    lost.retain(|lost| lost.text != current.text);
-    Ok(Some(SharedPolicy { current, lost }))
+    Ok(SharedPolicy::of(&values))
 }
 
 /// The policies on one member.
@@ -117,8 +131,7 @@ pub fn policy_report(text: &str, members: &Members) -> Vec<NodePolicy> {
 pub fn put(batch: &mut Batch, known: Option<&SharedPolicy>, text: String, node: String, set_unix_ms: u64) {
     let number = known.map_or(1, |known| known.current.number + 1);
     let text = PolicyText { number, text, node, set_unix_ms, format: FORMAT };
-    let bytes = serde_json::to_vec(&text).unwrap_or_default();
-    batch.operate(key(), Operation::MvRegisterSet(bytes.into()));
+    batch.operate(key(), Operation::MvRegisterSet(text.encode()));
 }
 
 fn key() -> FieldKey {
