@@ -9,7 +9,7 @@ use bytes::Bytes;
 use edgefaas_isolates::{
     Change, DirectCall, Event, FetchError, FieldValue, FunctionSource, Host, HostError, HostFuture,
     IncomingResponse, InvocationMeta, Isolation, Limits, LogLevel, Module, ModuleGraph, OutgoingRequest,
-    Preparing, PublishRequest, Read, Reply, SocketPermit, TcpPermission, Trigger,
+    Preparing, PublishRequest, Read, Reply, SocketPermit, StreamedResponse, TcpPermission, Trigger,
 };
 
 use crate::{repository, target_folder};

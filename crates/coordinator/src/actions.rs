@@ -248,7 +248,7 @@ impl Coordinator {
             trace_parent: running.trace_parent.clone(),
             attempt: 1,
             depth: running.depth.saturating_add(1),
-            lineage: Some(Lineage::new(running.root.clone())),
+            lineage: Some(Lineage::new(running.root.id(), running.root.clone())),
             placed_by: None,
             event,
         };

@@ -15,7 +15,10 @@ impl WorkflowRunner for Coordinator {
         let WorkflowCall { workflow, body, depth, trace_parent, lineage } = call;
         let mut start = Start::new(workflow, input_of(&body), body.len());
         (start.depth, start.trace_parent) = (depth, trace_parent);
-        start.root = lineage.and_then(|lineage| lineage.ancestor::<RootBudget>());
+        start.root = lineage.map(|lineage| match lineage.ancestor::<RootBudget>() {
+            Some(root) => root,
+            None => self.root_elsewhere(lineage.root()),
+        });
         Box::pin(async move { self.run_workflow(start).await.result })
     }
 }

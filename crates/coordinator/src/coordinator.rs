@@ -28,6 +28,7 @@ use super::compute;
 use super::instance::Running;
 use super::instance_view::EndedInstances;
 use super::root_budget::{NodeBudget, RootBudget, RootLimits, SMALL_INSTANCE_BYTES};
+use super::roots_elsewhere::RootsElsewhere;
 use super::start_lanes::Lanes;
 use super::start_rules::{StartRules, Watched};
 use super::timers::Timers;
@@ -80,6 +81,8 @@ pub struct Coordinator {
     pub(crate) time: NodeTime,
     pub(crate) limits: WorkflowLimits,
     pub(crate) budget: NodeBudget,
+    /// Budgets of trees whose root is on another node.
+    pub(crate) roots_elsewhere: Mutex<RootsElsewhere>,
     pub(crate) running: AtomicUsize,
     /// Notified when an instance ends or stops running, and when events that publishers wait for were handled.
     pub(crate) room: Arc<Notify>,
@@ -244,6 +247,7 @@ impl Coordinator {
             workers,
             compute: compute::Compute::new(budget.clone()),
             budget,
+            roots_elsewhere: Mutex::default(),
             clock,
             time,
             limits,

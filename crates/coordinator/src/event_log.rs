@@ -490,9 +490,11 @@ impl Coordinator {
                 workflow
             }
         };
-        let root = start.root.unwrap_or(id.0);
-        let new_root = || self.root_budget(Ulid(root));
-        let root = roots.entry(root).or_insert_with(new_root).clone();
+        let new_root = || match start.root {
+            None => self.root_budget(id),
+            Some(root) => self.root_elsewhere(Ulid(root)),
+        };
+        let root = roots.entry(start.root.unwrap_or(id.0)).or_insert_with(new_root).clone();
         let running = self
             .enter_workflow(Start {
                 workflow,

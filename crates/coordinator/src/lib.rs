@@ -27,6 +27,7 @@ mod instance_view;
 mod manage;
 mod outgoing_messages;
 mod root_budget;
+mod roots_elsewhere;
 mod run_state;
 mod schedule;
 mod script;

@@ -9,8 +9,8 @@ use edgefaas_functions::outgoing;
 use edgefaas_isolates::{
     Change, DirectCall, Event, FetchError, FieldValue, FunctionSource, Host, HostError, HostFuture,
     IncomingResponse, Isolation, Limits, LogLevel, Module, ModuleGraph, OutgoingRequest, PrepareError,
-    Preparing, Program, PublishRequest, Read, Redirect, Reply, RunError, SocketPermit, TcpPermission,
-    Trigger,
+    Preparing, Program, PublishRequest, Read, Redirect, Reply, RunError, SocketPermit, StreamedResponse,
+    TcpPermission, Trigger,
 };
 use edgefaas_workflow::instance::{RequestParts, read_answer};
 use edgefaas_workflow::program::HttpOutput;

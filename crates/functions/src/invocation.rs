@@ -61,26 +61,39 @@ impl Invocation {
     }
 }
 
-/// The workflow instance that an invocation descends from. Functions pass it on unchanged to the functions and workflows that
-/// they call. Only the coordinator reads it.
+/// The workflow instances that an invocation descends from. Functions pass it on unchanged to the functions and workflows that
+/// they call, also to those on other nodes. Only the coordinator reads it.
 #[derive(Clone)]
-pub struct Lineage(Arc<dyn Any + Send + Sync>);
+pub struct Lineage {
+    root: Ulid,
+    ancestor: Option<Arc<dyn Any + Send + Sync>>,
+}
 
 impl Lineage {
-    /// The lineage of this ancestor.
-    pub fn new<T: Any + Send + Sync>(ancestor: Arc<T>) -> Self {
-        Self(ancestor)
+    /// The lineage of this ancestor, in the tree with the root instance `root`.
+    pub fn new<T: Any + Send + Sync>(root: Ulid, ancestor: Arc<T>) -> Self {
+        Self { root, ancestor: Some(ancestor) }
     }
 
-    /// The ancestor, if it has this type.
+    /// The lineage of an ancestor on another node.
+    pub fn elsewhere(root: Ulid) -> Self {
+        Self { root, ancestor: None }
+    }
+
+    /// The id of the root instance.
+    pub fn root(&self) -> Ulid {
+        self.root
+    }
+
+    /// The ancestor, if it is on this node and has this type.
     pub fn ancestor<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        self.0.clone().downcast().ok()
+        self.ancestor.clone()?.downcast().ok()
     }
 }
 
 impl fmt::Debug for Lineage {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("Lineage")
+        write!(out, "Lineage({})", self.root)
     }
 }
 

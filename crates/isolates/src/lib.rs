@@ -40,8 +40,8 @@ pub use event::{
 };
 pub use guest_memory::{GuestMemory, GuestMemoryReading};
 pub use host::{
-    Change, FetchCause, FetchError, FieldType, FieldValue, Host, HostError, HostFuture, LogLevel,
-    NODE_KEY, PublishRequest, Read, SocketPermit, TcpPermission,
+    Change, FetchCause, FetchError, FieldType, FieldValue, Host, HostError, HostFuture, LogLevel, NODE_KEY,
+    PublishRequest, Read, SocketPermit, TcpPermission,
 };
 pub use machine::{LimitSource, Machine, MemoryLevel, MemoryLimit, PoolOverrides, ProcessMemory};
 pub use outcome::{Completion, InternalError, InvocationMeta, Limits, RunError};

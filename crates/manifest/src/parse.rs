@@ -436,8 +436,9 @@ fn limits(item: &Item<'_>, problems: &mut Problems) -> Limits {
 
 /// `fetch` of JavaScript collects an answer in the memory of the function.
 fn check_response_limit(function: &Table<'_>, main: &str, limits: &Limits, problems: &mut Problems) {
-    let response = function.get("limits").and_then(|item| item.get("response"));
-    if let Some(item) = response
+    let table = function.get("limits").filter(|table| table.has("response"));
+    let entries = table.map(|table| table.entries(problems)).unwrap_or_default();
+    if let Some(item) = entries.into_iter().find(|entry| entry.key == "response")
         && limits.response_bytes > limits.memory_bytes as u64
     {
         let message = format!(

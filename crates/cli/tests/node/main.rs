@@ -36,6 +36,7 @@ mod reaching;
 mod recording;
 mod replies;
 mod spinning;
+mod streaming;
 mod support;
 mod two_zones;
 mod websocket;

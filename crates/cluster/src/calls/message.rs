@@ -65,6 +65,9 @@ pub struct CallHead {
     /// The size of the body that follows, in bytes.
     #[prost(uint64, tag = "15")]
     pub body_bytes: u64,
+    /// The root of the workflow instances that the call descends from: its id.
+    #[prost(string, optional, tag = "16")]
+    pub root: Option<String>,
 }
 
 /// The outcome of a call without its body.
@@ -153,6 +156,7 @@ impl Head for CallHead {
             ("principal", self.principal.len() <= MAX_PRINCIPAL_BYTES),
             ("trace_parent", self.trace_parent.as_deref().is_none_or(is_id)),
             ("parent", self.parent.as_deref().is_none_or(is_id)),
+            ("root", self.root.as_deref().is_none_or(is_id)),
             ("attempt", self.attempt >= 1),
             ("depth", self.depth <= u8::MAX.into()),
             ("hops", self.hops >= 1),

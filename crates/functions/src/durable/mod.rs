@@ -499,8 +499,7 @@ impl DurableQueue {
     fn keep(&self, batch: &mut Batch, function: &str, pending: &Pending, ended: Ended) -> u64 {
         let id = Ulid(pending.id);
         let keep = pending.keep.unwrap_or_default();
-        let known =
-            Known { function: function.to_owned(), auth: keep.auth, state: ended.into() };
+        let known = Known { function: function.to_owned(), auth: keep.auth, state: ended.into() };
         let known = records::encode(&known);
         let bytes = known.len() as u64;
         let expiry = Expiry { bytes: u32::try_from(bytes).unwrap_or(u32::MAX), key: keep.key };

@@ -62,7 +62,11 @@ pub(super) struct CallerPermissions {
 impl Caller {
     /// `owner` is its name in errors and the owner of its shares in the pools: "function `f`". `http` are the patterns of
     /// permitted servers.
-    pub fn new(owner: impl Into<Arc<str>>, http: Arc<[HttpPattern]>, response_limit: ResponseLimit) -> Self {
+    pub fn new(
+        owner: impl Into<Arc<str>>,
+        http: Arc<[HttpPattern]>,
+        response_limit: ResponseLimit,
+    ) -> Self {
         let permissions = Arc::new(CallerPermissions { owner: owner.into(), http });
         Self { permissions, response_limit, connections: OnceLock::new() }
     }

@@ -5,10 +5,10 @@ use std::error::Error;
 use edgefaas_isolates::{FetchCause, HostError};
 use url::Url;
 
+use super::MAX_REDIRECTS;
 use super::caller::{GuardedAddress, ResponseLimit};
 use super::cause;
 use super::fair_pool::ShareError;
-use super::MAX_REDIRECTS;
 
 /// Errors of outgoing requests.
 #[derive(Debug, thiserror::Error)]

@@ -84,8 +84,7 @@ impl HttpClient {
         })
     }
 
-    /// As [`fetch`](Self::fetch), but the body is read as the caller takes it. At most about [`response::window_bytes`] of it
-    /// are in memory.
+    /// As [`fetch`](Self::fetch), but the body is read as the caller takes it. At most 512 KiB of it are in memory.
     ///
     /// # Errors
     /// See [`FetchError`]. The body ends with an error if it is larger than the caller's limit, or the connection fails.

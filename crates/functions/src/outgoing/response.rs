@@ -10,11 +10,11 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
 use url::Url;
 
+use super::HttpClient;
 use super::caller::{Caller, ResponseLimit};
 use super::connector::{HTTP1_BUFFER_BYTES, HTTP2_STREAM_BYTES};
 use super::error::{FetchError, server};
 use super::fair_pool::Share;
-use super::HttpClient;
 
 /// An answer whose body is not read yet.
 pub(super) struct Answer {
@@ -101,7 +101,8 @@ impl HttpClient {
         let body_bytes = announced(caller, &incoming, &url)?;
         // It waits for its memory before it holds any.
         let window = window_bytes(parts.version).min(self.buffered.capacity() / 8);
-        let needed = body_bytes.map_or(window, |bytes| window.min(usize::try_from(bytes).unwrap_or(window)));
+        let needed =
+            body_bytes.map_or(window, |bytes| window.min(usize::try_from(bytes).unwrap_or(window)));
         let buffered = match needed {
             0 => None,
             bytes => {
@@ -121,7 +122,7 @@ impl HttpClient {
         };
         let body: ResponseBody = Box::pin(stream::unfold(Some(open), |open| async move {
             let (piece, rest) = open?.next().await?;
-            Some((piece.map_err(Into::into), rest))
+            Some((piece.map_err(edgefaas_isolates::FetchError::from), rest))
         }));
         Ok(StreamedResponse {
             status: parts.status.as_u16(),

@@ -111,7 +111,11 @@ impl LiveWorkflow {
             name: program.name.as_str().into(),
             app: app.clone(),
             text: text.into(),
-            caller: Caller::new(format!("workflow `{}`", program.name), permissions.http.clone(), ResponseLimit::Fixed),
+            caller: Caller::new(
+                format!("workflow `{}`", program.name),
+                permissions.http.clone(),
+                ResponseLimit::Fixed,
+            ),
             digest: *blake3::hash(text.as_bytes()).as_bytes(),
             needs_lane: needs_lane(&program),
             program: Arc::new(program),
@@ -122,7 +126,8 @@ impl LiveWorkflow {
     }
 
     fn set_permissions(&mut self, permissions: Permissions) {
-        self.caller = Caller::new(self.caller.owner().clone(), permissions.http.clone(), ResponseLimit::Fixed);
+        self.caller =
+            Caller::new(self.caller.owner().clone(), permissions.http.clone(), ResponseLimit::Fixed);
         self.permissions = permissions;
     }
 

@@ -5,9 +5,10 @@ use edgefaas_cluster::calls::CallHead;
 use edgefaas_isolates::{Event, Trigger};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use ulid::Ulid;
 
 use super::ThisNode;
-use crate::invocation::{Invocation, Principal};
+use crate::invocation::{Invocation, Lineage, Principal};
 use crate::registry::LiveFunction;
 
 /// The version of the encoding of principals and events. A node refuses others.
@@ -66,17 +67,20 @@ pub fn head(
         entry_node: entry.map_or(0, |entry| entry.id),
         entry_zone: entry.and_then(|entry| entry.zone.clone()).unwrap_or_default(),
         body_bytes: 0,
+        root: invocation.lineage.as_ref().map(|lineage| lineage.root().to_string()),
     }
 }
 
-/// The invocation of a call from member `peer`. It has no lineage: a workflow that it calls begins a tree of instances of its
-/// own on this node.
+/// The invocation of a call from member `peer`. A workflow that it calls belongs to the tree of instances that the call descends
+/// from.
 ///
 /// # Errors
-/// The principal or the event has an unknown form.
+/// The principal, the event or the root instance has an unknown form.
 pub fn invocation(head: CallHead, body: Bytes, peer: u64) -> Result<Invocation, EnvelopeError> {
     let principal: Principal = decode("principal", &head.principal)?;
     let trigger: Trigger = decode("event", &head.event)?;
+    let root = head.root.as_deref().map(Ulid::from_string).transpose();
+    let root = root.map_err(|_| EnvelopeError::Undecodable { part: "root instance" })?;
     Ok(Invocation {
         id: head.id,
         function: head.function,
@@ -86,7 +90,7 @@ pub fn invocation(head: CallHead, body: Bytes, peer: u64) -> Result<Invocation, 
         attempt: head.attempt,
         // The head was checked: it fits.
         depth: u8::try_from(head.depth).unwrap_or(u8::MAX),
-        lineage: None,
+        lineage: root.map(Lineage::elsewhere),
         placed_by: Some(peer),
         event: Event { trigger, body },
     })
@@ -109,9 +113,12 @@ fn decode<T: DeserializeOwned>(part: &'static str, bytes: &[u8]) -> Result<T, En
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use edgefaas_isolates::{CronTick, DirectCall, HttpRequest, MqttMessage, ObjectChange, WorkflowStep};
 
     use super::*;
+    use crate::registry::function_of;
 
     #[test]
     fn principals_and_events_are_decoded_as_they_were_sent() {
@@ -149,6 +156,25 @@ mod tests {
         for principal in principals {
             assert_eq!(decode::<Principal>("principal", &encode(&principal)), Ok(principal));
         }
+    }
+
+    #[test]
+    fn depth_and_root_instance_travel_with_the_call() {
+        let function = function_of("app = \"a\"\n[functions.f]\nmain = \"f.js\"\n");
+        let event = Event { trigger: Trigger::Call(DirectCall::default()), body: Bytes::new() };
+        let mut sent = Invocation::new("f".into(), Principal::Operator, event);
+        let root = Ulid::from_parts(7, 8);
+        (sent.depth, sent.lineage) = (16, Some(Lineage::new(root, Arc::new(()))));
+        let call = head(&function, &sent, Repeat::Never, None);
+        let received = invocation(call.clone(), Bytes::new(), 1).unwrap();
+        let lineage = received.lineage.unwrap();
+        assert_eq!((received.depth, lineage.root(), lineage.ancestor::<()>()), (16, root, None));
+        sent.lineage = None;
+        let received = invocation(head(&function, &sent, Repeat::Never, None), Bytes::new(), 1).unwrap();
+        assert!(received.lineage.is_none());
+        let forged = CallHead { root: Some("none".into()), ..call };
+        let error = invocation(forged, Bytes::new(), 1).unwrap_err();
+        assert_eq!(error, EnvelopeError::Undecodable { part: "root instance" });
     }
 
     #[test]

@@ -7,9 +7,9 @@ use edgefaas_js_abi::{self as abi, Answer, Request, Start};
 use futures_util::FutureExt;
 use wasmtime::{Caller, Linker};
 
-use super::{fetched, messages};
 use super::state::{Stage, State};
 use super::tickets::MAX_TICKETS;
+use super::{fetched, messages};
 use crate::assets::AssetTable;
 use crate::host::{NODE_KEY, read_object};
 use crate::{Host, HostError};

@@ -201,8 +201,7 @@ fn lookup_reply(gateway: &Gateway, id: Ulid, lookup: Lookup, recipient: Recipien
             let (result, timing) = ended.outcome.into_result(id);
             // The outcome is stored and can be requested again, so nothing was reserved before.
             let reservation = gateway.replies.unreserved(recipient.progress);
-            let mut reply =
-                result_reply(reservation, &id.to_string(), result, timing, recipient.audience);
+            let mut reply = result_reply(reservation, &id.to_string(), result, timing, recipient.audience);
             if let Some(node) = &ended.node {
                 set_node(&mut reply, node);
             }

@@ -235,7 +235,10 @@ async fn an_invalid_answer_is_an_error_and_the_next_request_succeeds() {
     let refused = text(&node.post("/fn/f", format!("http://{closed}/")).await).to_owned();
     assert!(refused.contains("refused"), "{refused}");
     let large = text(&node.post("/fn/f", server.url("/large")).await).to_owned();
-    assert!(large.contains("more than 8388608 bytes"), "{large}");
+    assert!(
+        large.contains("more than the 8388608 bytes that function `f` may receive; raise limits.response"),
+        "{large}"
+    );
     assert!(text(&node.post("/fn/f", server.url("/echo")).await).contains("\"GET\""));
 }
 

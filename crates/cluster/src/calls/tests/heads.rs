@@ -23,6 +23,7 @@ fn a_head_is_checked() {
         ("attempt", CallHead { attempt: 0, ..head() }),
         ("depth", CallHead { depth: 256, ..head() }),
         ("hops", CallHead { hops: 0, ..head() }),
+        ("root", CallHead { root: Some("a b".into()), ..head() }),
         ("entry_zone", CallHead { entry_zone: long, ..head() }),
     ];
     for (field, head) in bad {

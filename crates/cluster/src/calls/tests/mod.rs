@@ -34,6 +34,7 @@ fn head() -> CallHead {
         is_repeated: true,
         entry_node: 3,
         entry_zone: "hall".into(),
+        root: Some("01JBENCH000000000000000000".into()),
         body_bytes: 0,
     }
 }

@@ -4,7 +4,7 @@
 use wasip2::http::outgoing_handler;
 use wasip2::http::types::{
     ErrorCode, Fields, IncomingBody, IncomingRequest, IncomingResponse, Method, OutgoingBody,
-    OutgoingRequest, OutgoingResponse, ResponseOutparam, Scheme,
+    OutgoingRequest, OutgoingResponse, RequestOptions, ResponseOutparam, Scheme, http_error_code,
 };
 use wasip2::io::streams::StreamError;
 
@@ -66,6 +66,7 @@ impl wasip2::exports::http::incoming_handler::Guest for Component {
                 Ok((status, body)) => answer(out, status, &[], &body),
                 Err(code) => answer(out, 502, &[], format!("{code:?}").as_bytes()),
             },
+            "count" => answer(out, 200, &[], count(query).as_bytes()),
             _ => {
                 let method = match request.method() {
                     Method::Get => "GET".to_owned(),
@@ -141,4 +142,37 @@ fn fetch(authority: &str, body: &[u8]) -> Result<(u16, Vec<u8>), ErrorCode> {
     pending.subscribe().block();
     let response: IncomingResponse = pending.get().unwrap().unwrap()?;
     Ok((response.status(), read(response.consume().unwrap())))
+}
+
+/// GETs, and reads the body piece by piece: its status and size, or the size until an error and the error.
+fn count(authority: &str) -> String {
+    let request = OutgoingRequest::new(Fields::new());
+    request.set_scheme(Some(&Scheme::Http)).unwrap();
+    let (authority, path) = authority.split_once('/').unwrap_or((authority, ""));
+    request.set_authority(Some(authority)).unwrap();
+    request.set_path_with_query(Some(&format!("/{path}"))).unwrap();
+    let options = RequestOptions::new();
+    options.set_between_bytes_timeout(path.starts_with("stalls").then_some(50_000_000)).unwrap();
+    let pending = match outgoing_handler::handle(request, Some(options)) {
+        Ok(pending) => pending,
+        Err(code) => return format!("{code:?}"),
+    };
+    pending.subscribe().block();
+    let response: IncomingResponse = match pending.get().unwrap().unwrap() {
+        Ok(response) => response,
+        Err(code) => return format!("{code:?}"),
+    };
+    let status = response.status();
+    let body = response.consume().unwrap();
+    let stream = body.stream().unwrap();
+    let mut bytes = 0;
+    loop {
+        match stream.blocking_read(1 << 20) {
+            Ok(piece) => bytes += piece.len(),
+            Err(StreamError::Closed) => return format!("{status} {bytes}"),
+            Err(StreamError::LastOperationFailed(error)) => {
+                return format!("{bytes} {:?}", http_error_code(&error));
+            }
+        }
+    }
 }
