@@ -17,7 +17,7 @@ use crate::process::Process;
 
 const P2P_PORT: u16 = 7071;
 /// How long nodes may take to find one another, or to get a deploy.
-const PATIENCE: Duration = Duration::from_secs(300);
+const PATIENCE: Duration = Duration::from_secs(1800);
 const LOOK: Duration = Duration::from_millis(20);
 /// The header that names the node that ran an invocation.
 const NODE_HEADER: &str = "invocation-node";
@@ -60,7 +60,7 @@ impl<'a> Fleet<'a> {
         deploy_to: DeployTo,
         settings: &str,
     ) -> anyhow::Result<Self> {
-        let home = tempfile::tempdir()?;
+        let home = home()?;
         let mut members = Vec::new();
         for (host, zone) in hosts {
             let member = Member::start(binary, home.path(), host, zone, deploy_to, settings)?;
@@ -85,6 +85,16 @@ impl<'a> Fleet<'a> {
 
     /// Deploys an app, and waits until `path` answers on each node that has it.
     pub fn deploy(&self, app: &Path, path: &str) -> anyhow::Result<Duration> {
+        self.deploy_until(app, path, |answer| answer.status == 200)
+    }
+
+    /// Deploys an app, and waits until an answer of `path` is `expected` on each node.
+    pub fn deploy_until(
+        &self,
+        app: &Path,
+        path: &str,
+        expected: impl Fn(&Answer) -> bool + Sync,
+    ) -> anyhow::Result<Duration> {
         let app = app.to_str().context("a path of UTF-8")?;
         let begun = Instant::now();
         let first = self.members.first().context("a node")?;
@@ -97,7 +107,7 @@ impl<'a> Fleet<'a> {
             }
         }
         for member in &self.members {
-            member.wait_for(path, |answer| answer.status == 200)?;
+            member.wait_for(path, &expected)?;
         }
         Ok(begun.elapsed())
     }
@@ -202,7 +212,9 @@ impl<'a> Member<'a> {
                     return Ok(());
                 }
                 let name = self.host.name();
-                ensure!(begun.elapsed() < PATIENCE, "{name}: {path} gives {answer:?} after {PATIENCE:?}");
+                let said = answer
+                    .map(|answer| (answer.status, String::from_utf8_lossy(&answer.body).into_owned()));
+                ensure!(begun.elapsed() < PATIENCE, "{name}: {path} gives {said:?} after {PATIENCE:?}");
                 std::thread::sleep(LOOK);
             }
         })
@@ -254,6 +266,15 @@ pub fn ask(
     stream.read_exact(&mut body)?;
     *connection = Some(stream);
     Ok(Answer { status, node, body })
+}
+
+/// A folder in memory if there is one: the nodes of a fleet share a disk that in reality each has for itself.
+fn home() -> std::io::Result<TempDir> {
+    const MEMORY: &str = "/dev/shm";
+    match Path::new(MEMORY).is_dir() {
+        true => tempfile::tempdir_in(MEMORY),
+        false => tempfile::tempdir(),
+    }
 }
 
 /// All hosts of a network whose names are given, with the zone of each.

@@ -10,8 +10,14 @@ use crate::results::Plot;
 
 const SIZE: (u32, u32) = (860, 420);
 /// One for each line, told apart by the colour-blind too (Okabe and Ito).
-const COLOURS: [RGBColor; 4] =
-    [RGBColor(0, 114, 178), RGBColor(213, 94, 0), RGBColor(0, 158, 115), RGBColor(204, 121, 167)];
+const COLOURS: [RGBColor; 6] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+];
 
 /// One line of a plot: its name and its points, from left to right.
 pub type Line = (String, Vec<(f64, f64)>);

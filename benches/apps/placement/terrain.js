@@ -3,7 +3,7 @@ const REQUESTS = 100;
 
 export default async function terrain() {
   const one = async (number) => {
-    const answer = await fetch(`http://10.77.1.2:8080/tiles/${number}`);
+    const answer = await fetch(`http://10.77.2.2:8080/tiles/${number}`);
     if (answer.status !== 200) throw new Error(`tile ${number}: status ${answer.status}`);
     return (await answer.arrayBuffer()).byteLength;
   };

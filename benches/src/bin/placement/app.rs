@@ -9,45 +9,33 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tempfile::TempDir;
 
-use crate::policies::{Policy, TAG, TAGGED};
-
 /// What `coldstart` has of dependencies, in so many files.
 const DEPENDENCY_BYTES: usize = 42_800_000;
 const FILES: usize = 4;
 
-/// Makes a folder with the app as a policy wants it.
-pub fn make(policy: Policy) -> anyhow::Result<TempDir> {
+/// Makes a folder with the app.
+pub fn make() -> anyhow::Result<TempDir> {
     let folder = tempfile::tempdir()?;
-    let source = repository().join("benches/apps/placement");
-    for entry in std::fs::read_dir(&source)? {
+    for entry in std::fs::read_dir(repository().join("benches/apps/placement"))? {
         let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "js") {
+        if path.extension().is_some_and(|extension| extension == "js" || extension == "toml") {
             std::fs::copy(&path, folder.path().join(path.file_name().context("a name")?))?;
         }
     }
     std::fs::copy(Guest::Document.build()?, folder.path().join("document.wasm"))?;
-    make_dependencies(&folder.path().join("cold"))?;
-    let mut manifest: toml::Table = std::fs::read_to_string(source.join("edgefaas.toml"))?.parse()?;
-    if policy.has_tag() {
-        let functions = manifest.get_mut("functions").and_then(toml::Value::as_table_mut);
-        let functions = functions.context("no functions in the manifest")?;
-        for name in TAGGED {
-            let function = functions.get_mut(name).and_then(toml::Value::as_table_mut);
-            function.with_context(|| format!("no function {name}"))?.insert("placement".into(), TAG.into());
-        }
-    }
-    std::fs::write(folder.path().join("edgefaas.toml"), toml::to_string(&manifest)?)?;
+    std::fs::create_dir(folder.path().join("cold"))?;
+    revise(folder.path(), 0)?;
     Ok(folder)
 }
 
-/// Bytes that do not compress; the same in each run.
-fn make_dependencies(folder: &Path) -> anyhow::Result<()> {
-    std::fs::create_dir(folder)?;
-    let mut random = StdRng::seed_from_u64(42);
+/// Gives the app other dependencies, bytes that do not compress, and lets `revision` answer with this number.
+pub fn revise(folder: &Path, revision: u64) -> anyhow::Result<()> {
+    let mut random = StdRng::seed_from_u64(revision);
     for number in 0..FILES {
         let mut bytes = vec![0; DEPENDENCY_BYTES / FILES];
         random.fill_bytes(&mut bytes);
-        std::fs::write(folder.join(format!("dependencies-{number}.bin")), bytes)?;
+        std::fs::write(folder.join(format!("cold/dependencies-{number}.bin")), bytes)?;
     }
+    std::fs::write(folder.join("revision.js"), format!("export default () => \"{revision}\";\n"))?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What is compared: no policy, a policy that concerns no function, the tag under each distribution, each tolerance.
+//! What is compared: no policy, the tag under each distribution, each tolerance.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,6 @@ use edgefaas_benches::repository;
 #[value(rename_all = "snake_case")]
 pub enum Policy {
     None,
-    Untagged,
     TagDefault,
     TagShared,
     TagMinMemory,
@@ -19,14 +18,9 @@ pub enum Policy {
     ToleranceNone,
 }
 
-/// Functions that use the data of the other zone, and so have the tag.
-pub const TAGGED: [&str; 3] = ["document", "post", "terrain"];
-pub const TAG: &str = "near_data";
-
 impl Policy {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 8] = [
         Self::None,
-        Self::Untagged,
         Self::TagDefault,
         Self::TagShared,
         Self::TagMinMemory,
@@ -40,7 +34,7 @@ impl Policy {
     pub fn file(self) -> Option<PathBuf> {
         let name = match self {
             Self::None => return None,
-            Self::Untagged | Self::TagDefault => "tag-default",
+            Self::TagDefault => "tag-default",
             Self::TagShared => "tag-shared",
             Self::TagMinMemory => "tag-min_memory",
             Self::TagIsolated => "tag-isolated",
@@ -54,7 +48,6 @@ impl Policy {
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "no policy",
-            Self::Untagged => "policy without the tag",
             Self::TagDefault => "tag, default",
             Self::TagShared => "tag, shared",
             Self::TagMinMemory => "tag, min_memory",
@@ -70,8 +63,8 @@ impl Policy {
         matches!(self, Self::ToleranceAll | Self::ToleranceSame | Self::ToleranceNone).then_some("s1")
     }
 
-    /// Whether functions get the tag in their manifest.
-    pub fn has_tag(self) -> bool {
-        !matches!(self, Self::None | Self::Untagged)
+    /// Whether it concerns only functions with the tag: the others run as under `tag, default`.
+    pub fn is_tolerance(self) -> bool {
+        self.away().is_some()
     }
 }

@@ -1,11 +1,16 @@
 //! Users on the hosts of the entry nodes: each has a connection, and sends one request after another.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Instant;
 
-use edgefaas_benches::fleet::{Member, ask};
+use edgefaas_benches::fleet::ask;
+use edgefaas_testnet::Host;
 
-use crate::cases::{Case, Load};
+use crate::cases::Load;
+
+/// Where a user sends requests to, and from: an address on the host.
+pub type Gateway<'a> = (&'a Host, SocketAddr);
 
 /// What came of a load.
 #[derive(Default)]
@@ -46,13 +51,13 @@ impl Outcome {
     }
 }
 
-/// Runs a case: user by user on the entry nodes in turns.
-pub fn run(case: Case, load: Load, entries: &[&Member<'_>]) -> Outcome {
+/// Runs a load: user by user at the gateways in turns.
+pub fn run(path: &str, load: Load, gateways: &[Gateway<'_>]) -> Outcome {
     std::thread::scope(|scope| {
         let users: Vec<_> = (0..load.users)
             .map(|number| {
-                let entry = entries[number % entries.len()];
-                scope.spawn(move || entry.host.enter(|| user(case, load, entry)))
+                let (host, address) = gateways[number % gateways.len()];
+                scope.spawn(move || host.enter(|| user(path, load, address)))
             })
             .collect();
         let mut outcome = Outcome::default();
@@ -63,7 +68,7 @@ pub fn run(case: Case, load: Load, entries: &[&Member<'_>]) -> Outcome {
     })
 }
 
-fn user(case: Case, load: Load, entry: &Member<'_>) -> Outcome {
+fn user(path: &str, load: Load, address: SocketAddr) -> Outcome {
     let mut outcome = Outcome::default();
     let mut connection = None;
     for number in 0..load.requests {
@@ -71,7 +76,7 @@ fn user(case: Case, load: Load, entry: &Member<'_>) -> Outcome {
             std::thread::sleep(load.pause);
         }
         let begun = Instant::now();
-        match ask(&mut connection, entry.http, case.path()) {
+        match ask(&mut connection, address, path) {
             Ok(answer) if answer.status == 200 => {
                 outcome.times_ms.push(begun.elapsed().as_secs_f64() * 1e3);
                 if let Some(node) = answer.node {
