@@ -3,8 +3,8 @@
 //! `benches/isolates/` measures the parts with criterion; the program `end-to-end` runs the real binary beside its
 //! peers and writes `results/*.json`; `workflows` has chains of functions, `objects` stateful objects; `soak` has
 //! functions that misbehave, `hostile` attacks a node with little memory, `photons` runs a trace of many functions on it and on a process for each instance;
-//! `placement`, `remote-call` and `fifty-nodes` have clusters on a network of their own; the
-//! program `report` makes `docs/benchmarks.md` of them.
+//! `placement`, `remote-call` and `fifty-nodes` have clusters on a network of their own, `cluster-simulation` has a thousand
+//! nodes in virtual time; the program `report` makes `docs/benchmarks.md` of them.
 
 pub mod broker_load;
 pub mod client;
@@ -17,6 +17,7 @@ pub mod node;
 pub mod peers;
 pub mod plots;
 pub mod process;
+pub mod replica;
 pub mod results;
 pub mod samples;
 pub mod work;

@@ -39,8 +39,6 @@ start north 1
 start south 2
 north cluster init --name north >/dev/null
 south cluster join "$(north cluster token)" --name south
-north deploy "$app"
-south deploy "$app"
 
 # Either of the two may dial; the one whose turn it is not waits 5 s for the other.
 tries=100
@@ -53,6 +51,8 @@ until north -o json nodes | grep -q '"peer":{'; do
     fi
     sleep 0.2
 done
+# To both.
+north deploy "$app"
 north nodes
 
 cat <<END

@@ -15,7 +15,7 @@ use edgefaas_benches::{repository, results_folder, target_folder};
 use serde::Deserialize;
 
 /// The order in which reports are shown.
-const ORDER: [&str; 27] = [
+const ORDER: [&str; 28] = [
     "broker",
     "broker-parts",
     "mqtt",
@@ -43,6 +43,7 @@ const ORDER: [&str; 27] = [
     "placement",
     "remote-call",
     "fifty-nodes",
+    "cluster-simulation",
 ];
 
 const INTRODUCTION: &str = "\
@@ -64,6 +65,7 @@ target/release/objects --results          # needs redis-server; --full for clust
 target/release/placement --results        # needs root, redis-server, webdis, PostgreSQL and Node.js; an hour and a half, --quick for a first look
 target/release/remote-call --results      # needs root; --quick for a first look
 target/release/fifty-nodes --results      # needs root; the same; --base OLD for the idle cost of another version
+target/release/cluster-simulation --results  # --nodes 200 --seeds 1 for a first look
 cargo bench --workspace --bench isolates && cargo bench -p edgefaas-broker
 target/release/versus --base OLD --head NEW  # two binaries of the node on the hot path; prints only
 target/release/report --collect           # makes this page of benches/results/*.json

@@ -61,6 +61,8 @@ pub enum Policy {
     Set {
         /// The policies in YAML, or - for stdin; an empty file for none
         file: PathBuf,
+        #[command(flatten)]
+        wait: client::Wait,
     },
     /// Print the policies of the cluster
     Show,

@@ -88,7 +88,7 @@ fn sentence(app: &proto::NodeApp) -> String {
         State::Live => "live".to_owned(),
         State::Elsewhere => "runs on other nodes".to_owned(),
         State::Waiting | State::Unspecified => "waiting".to_owned(),
-        State::Fetching => format!("fetching, {} %", app.permille / 10),
+        State::Fetching => output::fetching(app.permille),
         State::Failed => format!("failed: {}", app.detail),
         State::ThisNode => "deployed to this node alone".to_owned(),
         State::Away => "away; gets it when it returns".to_owned(),

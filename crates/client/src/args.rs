@@ -136,12 +136,21 @@ pub struct Reach {
     /// This node alone, and not all nodes of its cluster
     #[arg(long)]
     pub this_node: bool,
+    // Not a doc comment: clap would show it as the command's description.
+    #[allow(missing_docs)]
+    #[command(flatten)]
+    pub wait: Wait,
+}
+
+/// The wait of a command for the other nodes.
+#[derive(Debug, Args)]
+pub struct Wait {
     /// Wait up to this time for the other nodes of the cluster
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
     pub wait: std::time::Duration,
 }
 
-impl Reach {
+impl Wait {
     /// The wait in milliseconds.
     pub fn wait_ms(&self) -> u32 {
         u32::try_from(self.wait.as_millis()).unwrap_or(u32::MAX)

@@ -111,6 +111,14 @@ pub fn short(revision: &str) -> &str {
     revision.get(..12).unwrap_or(revision)
 }
 
+/// The state of a revision that is being fetched: a node with all of it compiles it.
+pub fn fetching(permille: u32) -> String {
+    match permille {
+        1000.. => "compiling".to_owned(),
+        permille => format!("fetching, {} %", permille / 10),
+    }
+}
+
 /// A size for people.
 pub fn size(bytes: u64) -> String {
     ByteSize::b(bytes).to_string()

@@ -1,4 +1,5 @@
-//! What a decision costs, by kind of policy, with 100 workers in four zones.
+//! What a decision costs, by kind of policy, with 100 workers in four zones; and what one of a node's table costs, with the
+//! look-up of the function and the counts of the calls in flight, in one thread and in two at the same time.
 //!
 //! `cargo bench -p edgefaas-cluster --bench place [-- --json]`. The figures are medians over the rounds.
 
@@ -6,8 +7,11 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
+use arc_swap::ArcSwap;
+use edgefaas_cluster::calls::CallLoad;
 use edgefaas_cluster::placement::{
-    Compiled, Decision, Health, Load, Policy, Request, View, Worker, WorkerSet, Workers, place,
+    Call, Compiled, Decision, FunctionFacts, Health, Load, Loads, Policy, Request, Table, View, Worker,
+    WorkerSet, Workers, place,
 };
 use serde_json::{Value, json};
 
@@ -72,6 +76,7 @@ impl Cluster {
         let view = View {
             loads: workers.as_slice().iter().map(load).collect(),
             running: vec![WorkerSet::default()],
+            ..View::default()
         };
         Self { workers, view }
     }
@@ -84,6 +89,45 @@ fn round(policy: &Compiled, request: &Request<'_>, view: &View, first: u64) -> f
         black_box(place(black_box(policy), black_box(request), black_box(view), 1_000, random));
     }
     started.elapsed().as_nanos() as f64 / DECISIONS as f64
+}
+
+impl Cluster {
+    /// The table of a node whose functions have the tag `t`.
+    fn table(&self, policy: &Policy) -> Table {
+        let everywhere = self.workers.select(|_| true);
+        let facts = (0..64).map(|number| FunctionFacts {
+            name: format!("function-{number}").into(),
+            tag: Some("t".to_owned()),
+            code: everywhere,
+            data: everywhere,
+            running: Arc::default(),
+        });
+        let calls = |node_id: u64| (node_id != 0).then(CallLoad::default);
+        let table = Table::new(policy, self.workers.clone(), facts, calls, None);
+        let running = vec![WorkerSet::default(); table.affinity_functions().len()];
+        table.with_loads(Loads { loads: self.view.loads.clone(), running })
+    }
+}
+
+/// Nanoseconds of one decision of a table that may be replaced, over one round.
+fn round_of_table(table: &ArcSwap<Table>, first: u64) -> f64 {
+    let call = Call { function: "function-7", memory_bytes: 16 * MIB, key: None };
+    let started = Instant::now();
+    for random in first..first + DECISIONS {
+        black_box(table.load().place(black_box(&call), [], 1_000, random));
+    }
+    started.elapsed().as_nanos() as f64 / DECISIONS as f64
+}
+
+/// Median of the rounds in each of some threads.
+fn median_of_table(table: &ArcSwap<Table>, threads: usize) -> f64 {
+    let rounds = || (0..ROUNDS as u64).map(|at| round_of_table(table, at * DECISIONS)).collect::<Vec<_>>();
+    let mut ns: Vec<f64> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(rounds)).collect();
+        running.into_iter().flat_map(|thread| thread.join().expect("it ends")).collect()
+    });
+    ns.sort_by(f64::total_cmp);
+    ns[ns.len() / 2]
 }
 
 fn main() {
@@ -116,6 +160,16 @@ fn main() {
             println!("{median:>8.0} ns  {name}");
         }
         figures.push(json!({"case": name, "workers": WORKERS, "ns": median}));
+    }
+    let policy = Policy::parse("t: [{workers: \"*\", strategy: least-loaded}]").expect("a policy");
+    let table = ArcSwap::from_pointee(cluster.table(&policy));
+    for threads in [1, 2] {
+        let (ns, case) =
+            (median_of_table(&table, threads), format!("table, least-loaded, {threads} thread(s)"));
+        if !as_json {
+            println!("{ns:>8.0} ns  {case}");
+        }
+        figures.push(json!({"case": case, "workers": WORKERS, "ns": ns}));
     }
     if as_json {
         println!("{:#}", Value::Array(figures));

@@ -71,6 +71,8 @@ pub(crate) struct Hello {
     pub(crate) certificate: Vec<u8>,
     /// Digest of the revocations that the node knows; `None` from versions up to 0.1.
     pub(crate) revocations_digest: Option<u64>,
+    /// Digest of what the node would tell the peer of the other members; `None` from versions up to 0.1.
+    pub(crate) members_digest: Option<u64>,
     pub(crate) unix_ms: u64,
     pub(crate) incarnation: u32,
     /// Random number of the start; `None` from versions up to 0.1.
@@ -173,6 +175,7 @@ impl Hello {
             incarnation: self.incarnation,
             addresses: encode_addresses(&self.addresses),
             revocations_digest: self.revocations_digest,
+            members_digest: self.members_digest,
             instance: self.instance,
         }
         .encode_to_vec()
@@ -187,6 +190,7 @@ impl Hello {
             software: shown(&wire.software),
             certificate: wire.certificate,
             revocations_digest: wire.revocations_digest,
+            members_digest: wire.members_digest,
             unix_ms: wire.unix_ms,
             incarnation: wire.incarnation,
             instance: wire.instance,
@@ -282,6 +286,8 @@ struct HelloWire {
     revocations_digest: Option<u64>,
     #[prost(fixed64, optional, tag = "10")]
     instance: Option<u64>,
+    #[prost(fixed64, optional, tag = "11")]
+    members_digest: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -351,6 +357,7 @@ mod tests {
             software: "0.1.0".into(),
             certificate,
             revocations_digest: Some(9),
+            members_digest: Some(10),
             unix_ms: 5_000,
             incarnation: 3,
             instance: Some(8),

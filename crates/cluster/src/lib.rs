@@ -50,12 +50,14 @@ mod known_addresses;
 mod liveness;
 mod membership;
 mod network;
+pub mod occurrences;
 mod penalties;
 pub mod placement;
 pub mod replication;
 mod revocation;
 pub mod simulation;
 pub mod status;
+mod streams;
 mod transport;
 pub mod wire;
 
@@ -73,6 +75,7 @@ pub use network::side_streams::StreamPurpose;
 pub use network::swarm::{ListenFailure, SetupError};
 pub use network::task_time::{TaskTime, TaskTimer};
 pub use revocation::{Revocation, RevocationList, Revocations};
+pub use streams::{ByteStream, MemberStream, OpenStream};
 pub use transport::{
     Copy, Counters, DownReason, Event, EventReceiver, Handle, IncomingStream, IncomingStreams,
     OpenStreamError, Options, PeerInfo, PeerStatus, PeerStream, SendError, StartError, Transport,

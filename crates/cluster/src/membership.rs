@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use libp2p::{Multiaddr, PeerId};
 use prost::Message;
+use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::known_addresses::{KnownAddresses, decode_addresses, encode_addresses};
 use crate::revocation::MAX_REVOCATIONS;
@@ -88,6 +89,12 @@ impl Membership {
     /// Another member, unless it was revoked.
     pub fn member(&self, peer_id: &PeerId) -> Option<&Member> {
         self.members.get(peer_id).filter(|member| !self.is_revoked(&member.certificate))
+    }
+
+    /// Digest of what this node would tell `peer` of the other members. Equal if both would tell each other the same.
+    pub(crate) fn digest_for(&self, peer: &PeerId) -> u64 {
+        let others = self.members().filter(|member| member.certificate.peer_id() != *peer);
+        others.fold(0, |sum, member| sum.wrapping_add(member.digest()))
     }
 
     /// The revocations of the cluster.
@@ -299,6 +306,18 @@ impl Member {
             is_hearsay: !self.addresses.has_first_hand(),
         }
     }
+
+    /// Digest of the certificate and of the addresses to tell, in any order.
+    fn digest(&self) -> u64 {
+        let mut addresses = encode_addresses(&self.addresses.to_tell());
+        addresses.sort_unstable();
+        let mut digest = Xxh3Default::new();
+        for bytes in std::iter::once(&self.certificate.encode()).chain(&addresses) {
+            digest.update(&(bytes.len() as u64).to_le_bytes());
+            digest.update(bytes);
+        }
+        digest.digest()
+    }
 }
 
 /// A member on the wire and on disk.
@@ -478,6 +497,36 @@ mod tests {
         assert_eq!(kept(moved.peer_id()).addresses.all(), addresses(&["/ip4/10.0.0.2/tcp/1"]));
         assert_eq!(kept(other.peer_id()).addresses.hearsay(), addresses(&["/ip4/10.0.0.3/tcp/3"]));
         assert!(kept(other.peer_id()).to_wire().is_hearsay);
+    }
+
+    #[test]
+    fn digests_are_equal_while_two_nodes_have_nothing_to_tell_each_other() {
+        let key = ClusterKey::generate();
+        let [one, other, third] = [1, 2, 3].map(|id| certificate(&key, id, id));
+        let view = |own: &Certificate, known: &[&Certificate]| {
+            let mut view = Membership::new(own.clone(), key.public()).unwrap();
+            known.iter().for_each(|known| assert_eq!(view.learn((*known).clone()), Ok(true)));
+            view
+        };
+        let (mut a, mut b) = (view(&one, &[&other, &third]), view(&other, &[&one]));
+        let digests =
+            |a: &Membership, b: &Membership| (a.digest_for(&other.peer_id()), b.digest_for(&one.peer_id()));
+        let (ours, theirs) = digests(&a, &b);
+        assert_ne!(ours, theirs, "one does not know the third");
+        b.learn(third.clone()).unwrap();
+        let (ours, theirs) = digests(&a, &b);
+        assert_eq!(ours, theirs);
+        let told = addresses(&["/ip4/10.0.0.3/tcp/1", "/ip4/10.0.0.3/udp/1/quic-v1"]);
+        a.announce(&third.peer_id(), &told);
+        let (ours, theirs) = digests(&a, &b);
+        assert_ne!(ours, theirs, "one does not know the addresses");
+        b.reach(&third.peer_id(), &told[1]);
+        b.announce(&third.peer_id(), &told);
+        assert_ne!(a.members().last(), b.members().last(), "in another order");
+        let (ours, theirs) = digests(&a, &b);
+        assert_eq!(ours, theirs);
+        a.announce(&other.peer_id(), &addresses(&["/ip4/10.0.0.2/tcp/1"]));
+        assert_eq!(digests(&a, &b), (ours, theirs), "both know themselves best");
     }
 
     proptest! {

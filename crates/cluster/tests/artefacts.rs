@@ -53,6 +53,27 @@ fn fifty_nodes_fetch_one_artefact_of_20_mb_in_little_more_than_the_time_of_one_l
 }
 
 #[test]
+fn deltas_pass_while_fifty_nodes_fetch() {
+    let size = 20 * MB;
+    let (mut simulation, blob) = cluster(3, 50, size, |_| "");
+    simulation.want_all((2..=50).map(node), blob);
+    let mut random = Random::new(3);
+    for _ in 0..1000 {
+        // 1 kB every 20 ms between any two nodes, and from the holder.
+        let (from, to) = (1 + random.below(50), 1 + random.below(50));
+        simulation.send_delta(node(from), node(to), 1000);
+        simulation.send_delta(node(1), node(to), 1000);
+        simulation.run_for(Duration::from_millis(20));
+    }
+    let mut times = simulation.delta_times().to_vec();
+    times.sort_unstable();
+    let at = |permille: usize| times[(times.len() - 1) * permille / 1000];
+    println!("{} deltas: median {:?}, 99 % {:?}, max {:?}", times.len(), at(500), at(990), at(1000));
+    assert!(times.len() > 1900, "{}", times.len());
+    assert!(at(500) <= Duration::from_millis(500) && at(1000) <= Duration::from_secs(1), "{:?}", at(1000));
+}
+
+#[test]
 fn nodes_that_learn_of_each_other_late_keep_to_the_same_bounds() {
     let size = 20 * MB;
     let (mut simulation, blob) = cluster(4, 50, size, |_| "");

@@ -250,6 +250,7 @@ impl Coordinator {
             depth: running.depth.saturating_add(1),
             lineage: Some(Lineage::new(running.root.id(), running.root.clone())),
             placed_by: None,
+            order_key: None,
             event,
         };
         let id = invocation.id.clone();

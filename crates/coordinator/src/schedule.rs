@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use edgefaas_broker::topic::TopicFilter;
-use edgefaas_functions::registry::{LiveWorkflow, has_rule};
+use edgefaas_functions::registry::{Firing as Fires, LiveWorkflow, has_rule};
 use edgefaas_manifest::next_after;
 use edgefaas_workflow::Event;
 use edgefaas_workflow::instance::{FrameId, schedule_rule};
@@ -191,17 +191,23 @@ impl Planned {
         if !is_due {
             return;
         }
-        if !coordinator.registry.fires_here(&workflow.app, &workflow.name, occurrence_unix_ms) {
-            // Another node runs it now; this one may be chosen later.
-            if let By::After { after, due } = &mut self.by {
-                *due = Some(now + *after);
+        let start = Start::new(workflow.clone(), Value::Object(Default::default()), 0);
+        match coordinator.registry.fires_here(&workflow.app, &workflow.name, occurrence_unix_ms) {
+            Fires::Here => coordinator.start_alone(start),
+            Fires::Elsewhere => {
+                // Another node runs it now; this one may be chosen later.
+                if let By::After { after, due } = &mut self.by {
+                    *due = Some(now + *after);
+                }
             }
-        } else {
-            coordinator.start_alone(Start::new(
-                self.workflow.clone(),
-                Value::Object(Default::default()),
-                0,
-            ));
+            Fires::IfOthersFail(fails) => {
+                let coordinator = coordinator.clone();
+                tokio::spawn(async move {
+                    if fails.await.is_ok() {
+                        coordinator.start_alone(start);
+                    }
+                });
+            }
         }
     }
 }

@@ -39,6 +39,8 @@ pub struct Invocation {
     pub lineage: Option<Lineage>,
     /// The member that placed the invocation on this node. `None` if its event arrived here.
     pub placed_by: Option<u64>,
+    /// Hash of the key of `order_by`, if its trigger has one. Calls with the same key go to the same node by a `sticky` policy.
+    pub order_key: Option<u64>,
     /// The event to handle.
     pub event: Event,
 }
@@ -56,6 +58,7 @@ impl Invocation {
             depth: 0,
             lineage: None,
             placed_by: None,
+            order_key: None,
             event,
         }
     }

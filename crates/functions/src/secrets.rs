@@ -17,6 +17,12 @@ const MASK: &str = "***";
 /// Separates app and name in a key of the store. Neither can contain it. A key that begins with it has no app. A key without
 /// it was written by an earlier version, in which secrets belonged to the node.
 const SEPARATOR: char = '/';
+/// Ends the key, after app and name, of the mark of a secret that holds on this node alone. Its value is the digest of the
+/// cluster's value.
+const OWN: &str = "own";
+
+/// BLAKE3 digest of the value that a cluster has for a secret, in its stored form.
+pub type SharedDigest = [u8; 32];
 
 /// The secrets of all apps, in memory and in the store. Only the owner of the data directory can read its files.
 pub struct Secrets {
@@ -35,6 +41,8 @@ struct Values {
     /// By name: secrets of an earlier version that no app named when [`Secrets::assign`] moved them. No function can read
     /// them.
     unassigned: BTreeMap<String, String>,
+    /// By key: the cluster's values that secrets of this node alone replace.
+    own: BTreeMap<String, SharedDigest>,
 }
 
 /// The name of a secret and its app; `app` is `None` for an unassigned secret of an earlier version.
@@ -93,6 +101,10 @@ impl Secrets {
         let mut values = Values::default();
         for entry in store.spaces().secrets.iter() {
             let (key, value) = entry.into_inner()?;
+            if let Some(secret) = own_secret(&key) {
+                values.own.extend(SharedDigest::try_from(&*value).ok().map(|digest| (secret, digest)));
+                continue;
+            }
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
             let (key, value) = (text(&key), text(&value));
             match key.split_once(SEPARATOR) {
@@ -168,6 +180,18 @@ impl Secrets {
 
     /// Sets a secret of an app. It is on the disk when this returns.
     pub async fn set(&self, app: &str, name: &str, value: String) -> Result<(), SecretError> {
+        self.set_over(app, name, value, None).await
+    }
+
+    /// Sets a secret of an app on this node alone, although the cluster has the value with the digest `over`, if any. See
+    /// [`holds_over`](Self::holds_over).
+    pub async fn set_over(
+        &self,
+        app: &str,
+        name: &str,
+        value: String,
+        over: Option<SharedDigest>,
+    ) -> Result<(), SecretError> {
         if !edgefaas_manifest::is_name(app) {
             return Err(SecretError::App { app: app.to_owned() });
         }
@@ -180,13 +204,42 @@ impl Secrets {
         let _changing = self.changing.lock().await;
         let mut batch = Batch::default();
         batch.put(&self.store.spaces().secrets, key(app, name), value.as_str());
+        self.mark_own(&mut batch, app, name, over);
         self.commit(name, batch).await?;
-        self.values.write().insert(app, name, value);
+        let mut values = self.values.write();
+        values.insert(app, name, value);
+        values.mark_own(app, name, over);
         Ok(())
+    }
+
+    /// Whether this node keeps its own secret, or does without one, although the cluster has the value with this digest: until
+    /// the cluster's value changes.
+    pub fn holds_over(&self, app: &str, name: &str, shared: &SharedDigest) -> bool {
+        self.values.read().own.get(&key(app, name)) == Some(shared)
+    }
+
+    fn mark_own(&self, batch: &mut Batch, app: &str, name: &str, over: Option<SharedDigest>) {
+        let space = &self.store.spaces().secrets;
+        match over {
+            Some(digest) => batch.put(space, own_key(app, name), digest),
+            None if self.values.read().own.contains_key(&key(app, name)) => {
+                batch.delete(space, own_key(app, name));
+            }
+            None => {}
+        }
     }
 
     /// Removes a secret of an app, or an unassigned one.
     pub async fn remove(&self, secret: &SecretName) -> Result<(), SecretError> {
+        self.remove_over(secret, None).await
+    }
+
+    /// Removes a secret of an app on this node alone, although the cluster has the value with the digest `over`, if any.
+    pub async fn remove_over(
+        &self,
+        secret: &SecretName,
+        over: Option<SharedDigest>,
+    ) -> Result<(), SecretError> {
         let SecretName { app, name } = secret;
         let _changing = self.changing.lock().await;
         let (is_set, key) = match app {
@@ -198,10 +251,16 @@ impl Secrets {
         }
         let mut batch = Batch::default();
         batch.delete(&self.store.spaces().secrets, key.as_str());
+        if let Some(app) = app {
+            self.mark_own(&mut batch, app, name, over);
+        }
         self.commit(name, batch).await?;
         let mut values = self.values.write();
         match app {
-            Some(app) => values.remove(app, name),
+            Some(app) => {
+                values.remove(app, name);
+                values.mark_own(app, name, over);
+            }
             None => drop(values.unassigned.remove(name)),
         }
         Ok(())
@@ -257,6 +316,13 @@ impl Values {
             }
         }
     }
+
+    fn mark_own(&mut self, app: &str, name: &str, over: Option<SharedDigest>) {
+        match over {
+            Some(digest) => drop(self.own.insert(key(app, name), digest)),
+            None => drop(self.own.remove(&key(app, name))),
+        }
+    }
 }
 
 impl fmt::Display for SecretName {
@@ -272,6 +338,16 @@ fn key(app: &str, name: &str) -> String {
     format!("{app}{SEPARATOR}{name}")
 }
 
+fn own_key(app: &str, name: &str) -> String {
+    format!("{app}{SEPARATOR}{name}{SEPARATOR}{OWN}")
+}
+
+/// The key of the secret that a mark belongs to; `None` for the key of a secret.
+fn own_secret(key: &[u8]) -> Option<String> {
+    let secret = std::str::from_utf8(key).ok()?.strip_suffix(OWN)?.strip_suffix(SEPARATOR)?;
+    secret.contains(SEPARATOR).then(|| secret.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -280,6 +356,31 @@ mod tests {
 
     fn named(app: &str, name: &str) -> SecretName {
         SecretName { app: Some(app.into()), name: name.into() }
+    }
+
+    #[tokio::test]
+    async fn a_secret_of_this_node_alone_holds_until_that_of_the_cluster_changes() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(
+            Store::open(&StoreOptions::small(dir.path()), Clock::new(|| 1_800_000_000_000)).unwrap(),
+        );
+        let secrets = Secrets::open(store.clone()).unwrap();
+        let (old, new) = ([1; 32], [2; 32]);
+        secrets.set_over("shop", "own", "x".into(), Some(old)).await.unwrap();
+        secrets.set_over("shop", "gone", "x".into(), None).await.unwrap();
+        secrets.remove_over(&named("shop", "gone"), Some(old)).await.unwrap();
+        let reopened = Secrets::open(store.clone()).unwrap();
+        for secrets in [&secrets, &reopened] {
+            assert_eq!(secrets.names(None), [named("shop", "own")]);
+            for name in ["own", "gone"] {
+                assert!(secrets.holds_over("shop", name, &old));
+                assert!(!secrets.holds_over("shop", name, &new));
+            }
+        }
+        reopened.set("shop", "own", "y".into()).await.unwrap();
+        let again = Secrets::open(store).unwrap();
+        assert!(!reopened.holds_over("shop", "own", &old) && !again.holds_over("shop", "own", &old));
+        assert_eq!(again.get("shop", "own").as_deref(), Some("y"));
     }
 
     #[tokio::test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytesize::ByteSize;
 use edgefaas_broker::BrokerConfig;
+use edgefaas_cluster::artefacts::CHUNK_BYTES;
 use edgefaas_cluster::status::MAX_LABELS;
 use edgefaas_coordinator::WorkflowLimits;
 use edgefaas_isolates::engine::PoolConfig;
@@ -112,6 +113,8 @@ pub struct ClusterSection {
     pub zone: Option<String>,
     /// Labels of this node, to which deploys and placement policies refer.
     pub labels: Vec<String>,
+    /// Maximum of artefact bytes that the node sends to members in a second; by default what the links take.
+    pub artefact_rate: Option<ByteSize>,
 }
 
 impl ClusterSection {
@@ -126,6 +129,11 @@ impl ClusterSection {
         if let Some(label) = self.labels.iter().find(|label| !is_label(label)) {
             return wrong("cluster.labels", label);
         }
+        let min_rate = ByteSize::b(CHUNK_BYTES as u64);
+        if let Some(rate) = self.artefact_rate.filter(|rate| *rate < min_rate) {
+            let (key, allowed) = ("cluster.artefact_rate", "64KiB or more");
+            return Err(ConfigError::OutOfRange { key, value: rate.to_string(), allowed });
+        }
         match self.labels.len() {
             count if count > MAX_LABELS => Err(ConfigError::TooManyLabels { count, limit: MAX_LABELS }),
             _ => Ok(()),
@@ -136,7 +144,14 @@ impl ClusterSection {
 impl Default for ClusterSection {
     fn default() -> Self {
         let listen = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7071);
-        Self { listen, bootstrap: Vec::new(), mdns: true, zone: None, labels: Vec::new() }
+        Self {
+            listen,
+            bootstrap: Vec::new(),
+            mdns: true,
+            zone: None,
+            labels: Vec::new(),
+            artefact_rate: None,
+        }
     }
 }
 
@@ -642,6 +657,9 @@ mod tests {
         assert!(error.starts_with("`east wing` in cluster.zone is not a name: write 1 to 63"), "{error}");
         let error = check("labels = [\"a\", \"\"]").unwrap_err();
         assert!(error.starts_with("`` in cluster.labels is not a name"), "{error}");
+        let error = check("artefact_rate = \"1KiB\"").unwrap_err();
+        assert!(error.contains("cluster.artefact_rate") && error.contains("64KiB or more"), "{error}");
+        assert_eq!(check("artefact_rate = \"64KiB\""), Ok(()));
         let many = format!("labels = {:?}", vec!["a"; MAX_LABELS + 1]);
         assert_eq!(check(&many).unwrap_err(), "cluster.labels has 33 labels; at most 32 are allowed");
     }

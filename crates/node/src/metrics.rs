@@ -79,6 +79,8 @@ struct NodeGauges {
     cluster_clock_skew: Gauge,
     cluster_bytes_sent: Counter,
     cluster_bytes_received: Counter,
+    cluster_artefact_bytes_sent: Counter,
+    cluster_artefact_bytes_received: Counter,
     cluster_messages_sent: Counter,
     cluster_messages_received: Counter,
     cluster_deltas_sent: Counter,
@@ -148,6 +150,8 @@ pub struct NodeReading {
     pub objects: edgefaas_state::objects::ObjectsReading,
     /// The cluster.
     pub cluster: crate::cluster::ClusterReading,
+    /// Bytes of artefacts.
+    pub artefacts: edgefaas_rollout::transfer::ArtefactTraffic,
 }
 
 impl Metrics {
@@ -276,6 +280,16 @@ impl Metrics {
                 "cluster_bytes_received",
                 "Bytes of messages about objects from peers, without encryption and framing",
                 &node.cluster_bytes_received,
+            ),
+            (
+                "cluster_artefact_bytes_sent",
+                "Bytes of messages about artefacts to members",
+                &node.cluster_artefact_bytes_sent,
+            ),
+            (
+                "cluster_artefact_bytes_received",
+                "Bytes of messages about artefacts from members",
+                &node.cluster_artefact_bytes_received,
             ),
             ("cluster_messages_sent", "Messages about objects to peers", &node.cluster_messages_sent),
             (
@@ -444,6 +458,8 @@ impl Metrics {
         let replication = &cluster.replication;
         show(&gauges.cluster_bytes_sent, replication.bytes_sent);
         show(&gauges.cluster_bytes_received, replication.bytes_received);
+        show(&gauges.cluster_artefact_bytes_sent, reading.artefacts.sent_bytes);
+        show(&gauges.cluster_artefact_bytes_received, reading.artefacts.received_bytes);
         show(&gauges.cluster_messages_sent, replication.messages_sent);
         show(&gauges.cluster_messages_received, replication.messages_received);
         show(&gauges.cluster_deltas_sent, replication.deltas_sent);

@@ -3,7 +3,8 @@
 //! The revision of each app is replicated state ([`edgefaas_functions::registry::cluster_apps`]). Each node compares it with
 //! its own apps ([`plan`]), fetches what it lacks, and makes it live by itself ([`Rollout`]). No node waits for another one.
 
-pub mod direct_transfer;
+mod fetching;
+mod firings;
 pub mod members;
 pub mod plan;
 pub mod report;
@@ -13,5 +14,6 @@ pub mod shared_policy;
 pub mod shared_secrets;
 pub mod transfer;
 
-pub use members::{AppState, Member, MemberApp, Members, Presence};
-pub use rollout::{Fetch, FetchFailed, FetchRequest, Fetched, Progress, Rollout, RolloutParts};
+pub use firings::Firings;
+pub use members::{Member, Members, Presence};
+pub use rollout::{Rollout, RolloutParts};

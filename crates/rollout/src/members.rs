@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use edgefaas_cluster::status::{AppFact, LiveRevision, PolicyFact};
+
 /// The members of the cluster. A node alone has no others.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Members {
@@ -24,8 +26,10 @@ pub struct Member {
     pub labels: Vec<String>,
     /// The connection with it.
     pub presence: Presence,
-    /// Its apps that were deployed to the cluster, by name.
-    pub apps: BTreeMap<String, MemberApp>,
+    /// Its apps by name, as it has reported them last.
+    pub apps: BTreeMap<String, AppFact>,
+    /// The placement policies that it knows, as it has reported them last.
+    pub policy: Option<PolicyFact>,
 }
 
 /// The connection of this node with a member.
@@ -40,37 +44,16 @@ pub enum Presence {
     Away,
 }
 
-/// An app on a member.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MemberApp {
-    /// The digest of the revision, or the beginning of it, in hex.
-    pub revision: String,
-    /// Its state.
-    pub state: AppState,
-}
-
-/// The state of a revision on a node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AppState {
-    /// It is live, and the node runs its functions.
-    Live,
-    /// Its manifest is known; other nodes run its functions.
-    Elsewhere,
-    /// It is being fetched.
-    Fetching {
-        /// The part that has arrived, in thousandths.
-        permille: u16,
-    },
-    /// It could not be made live; the previous revision stays live.
-    Failed {
-        /// The cause.
-        reason: String,
-    },
-}
-
 impl Members {
     /// This node and the other members.
     pub fn all(&self) -> impl Iterator<Item = &Member> {
         std::iter::once(&self.me).chain(&self.others)
+    }
+}
+
+impl Member {
+    /// The live revision of an app, as far as it is known.
+    pub fn live(&self, app: &str) -> Option<LiveRevision> {
+        self.apps.get(app)?.live
     }
 }

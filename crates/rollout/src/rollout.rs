@@ -1,11 +1,11 @@
 //! The task that brings the apps of this node to the decisions of the cluster.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use edgefaas_cluster::occurrences::OccurrenceId;
+use edgefaas_cluster::status::{MAX_REASON_BYTES, NextRevision, NextState, Runs};
 use edgefaas_functions::registry::{
     ClusterApp, ClusterScope, Code, Content, DeployError, Deployment, FiresHere, Reach, Registry, Selects,
     StageError, app_of_object, cluster_app, cluster_apps,
@@ -15,14 +15,17 @@ use edgefaas_manifest::{NodeCount, NodeSelection};
 use edgefaas_state::objects::{CLUSTER_APP, WatchScope};
 use edgefaas_state::store::{Store, StoreError};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::members::{AppState, Member, Members, Presence};
+use crate::fetching::{FetchPartError, MissingParts};
+use crate::firings::Firings;
+use crate::members::{Member, Members};
 use crate::plan::{Local, Step, next_step};
-use crate::selection::{fires_here, runs_here};
+use crate::selection::{before_here, runs_here};
 use crate::shared_secrets;
+use crate::transfer::Artefacts;
 
 /// Apps whose parts are fetched at the same time.
 const MAX_FETCHES: usize = 4;
@@ -33,54 +36,6 @@ const MAX_PAUSE: Duration = Duration::from_secs(60);
 const TAKE_PLACE_AFTER: Duration = Duration::from_secs(3);
 /// A node leaves its place to a returned member only after this time.
 const LEAVE_PLACE_AFTER: Duration = Duration::from_secs(30);
-/// Maximum length of a reason that other nodes are told, in bytes.
-const MAX_REASON_BYTES: usize = 200;
-
-/// Fetches a part of a revision from other members, verified. Cancelled by dropping it.
-pub type Fetch = Arc<
-    dyn Fn(FetchRequest) -> Pin<Box<dyn Future<Output = Result<Fetched, FetchFailed>> + Send>>
-        + Send
-        + Sync,
->;
-
-/// A part of a revision to fetch.
-#[derive(Clone)]
-pub struct FetchRequest {
-    /// Its key in the store of a holder.
-    pub key: String,
-    /// BLAKE3 digest of its bytes.
-    pub hash: [u8; 32],
-    /// Members that have it or are fetching it, the best first.
-    pub holders: Vec<u64>,
-    /// Called with the part that has arrived, in thousandths.
-    pub progress: Arc<dyn Fn(u16) + Send + Sync>,
-}
-
-/// The bytes of a part, which have its digest.
-pub type Fetched = Bytes;
-
-/// A part could not be fetched.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum FetchFailed {
-    /// No connected member has it.
-    #[error("no connected member has it")]
-    NoHolder,
-    /// It could not be written or read.
-    #[error("{reason}")]
-    Storage {
-        /// The cause.
-        reason: String,
-    },
-}
-
-/// The state of an app that is not yet as the cluster has decided.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Progress {
-    /// The digest of the revision that is to become live.
-    pub revision: String,
-    /// Its state here: `Fetching` or `Failed`.
-    pub state: AppState,
-}
 
 /// The parts of the node that a rollout uses.
 pub struct RolloutParts {
@@ -92,14 +47,16 @@ pub struct RolloutParts {
     pub secrets: Arc<Secrets>,
     /// The members of the cluster.
     pub members: watch::Receiver<Arc<Members>>,
+    /// Occurrences of schedules.
+    pub firings: Arc<Firings>,
     /// Fetches parts of revisions.
-    pub fetch: Fetch,
+    pub artefacts: Artefacts,
 }
 
 /// The apps of the cluster on this node.
 pub struct Rollout {
-    parts: RolloutParts,
-    progress: watch::Sender<Arc<BTreeMap<String, Progress>>>,
+    pub(crate) parts: RolloutParts,
+    pub(crate) progress: watch::Sender<Arc<BTreeMap<String, NextRevision>>>,
 }
 
 impl Rollout {
@@ -109,7 +66,7 @@ impl Rollout {
     }
 
     /// Apps that are not yet as the cluster has decided, by name; notified of every change.
-    pub fn progress(&self) -> watch::Receiver<Arc<BTreeMap<String, Progress>>> {
+    pub fn progress(&self) -> watch::Receiver<Arc<BTreeMap<String, NextRevision>>> {
         self.progress.subscribe()
     }
 
@@ -123,19 +80,18 @@ impl Rollout {
         self.parts.members.clone()
     }
 
-    /// The decision which member fires an occurrence of a schedule: of the connected members that run the revision, one.
+    /// The decision which member fires an occurrence of a schedule: of the connected members that run the revision, one; the
+    /// next one if that dies before it does.
     pub fn fires_here(&self) -> FiresHere {
-        let members = self.parts.members.clone();
+        let (members, firings) = (self.parts.members.clone(), self.parts.firings.clone());
         Arc::new(move |app, schedule, due_unix_ms| {
             let runs = |member: &Member| {
-                member.apps.get(&*app.name).is_some_and(|other| {
-                    other.state == AppState::Live
-                        && !other.revision.is_empty()
-                        && app.revision.starts_with(&other.revision)
-                })
+                let live = member.live(&app.name).filter(|live| live.runs == Runs::Here);
+                live.is_some_and(|live| Some(live.revision) == digest(&app.revision))
             };
-            let key = format!("{} {schedule}", app.name);
-            fires_here(&key, due_unix_ms, &members.borrow(), runs)
+            let schedule = format!("{} {schedule}", app.name);
+            let before = before_here(&schedule, due_unix_ms, &members.borrow(), runs);
+            firings.due(OccurrenceId::new(&schedule, due_unix_ms), before)
         })
     }
 
@@ -181,6 +137,8 @@ impl Rollout {
                 changed = changes.changed() => if changed.is_err() { break },
                 Some(ended) = task.fetches.join_next() => match ended {
                     Ok(ended) => task.fetched(ended),
+                    // The cluster has decided anew meanwhile.
+                    Err(error) if error.is_cancelled() => {}
                     Err(error) => tracing::error!(%error, "fetching a revision failed"),
                 },
                 () = wait => {}
@@ -199,7 +157,8 @@ struct Work {
     paused_until: Option<Instant>,
     /// The deployment that the failures and the fetch belong to.
     deployment: Option<String>,
-    is_fetching: bool,
+    /// Ends the fetch that is under way.
+    fetching: Option<AbortHandle>,
     /// Since when the node shall change between running the app and not running it.
     moving_since: Option<Instant>,
 }
@@ -208,12 +167,8 @@ struct Work {
 struct Ended {
     app: String,
     deployment: String,
-    result: Result<(), FetchEnd>,
-}
-
-enum FetchEnd {
-    Fetch(FetchFailed),
-    Stage(StageError),
+    revision: Option<[u8; 32]>,
+    result: Result<(), FetchPartError>,
 }
 
 struct Task {
@@ -244,7 +199,7 @@ impl Task {
             let app = app.to_owned();
             self.fetches.spawn(async move {
                 shared_secrets::apply(store.objects(), &secrets, &app).await;
-                Ended { app: String::new(), deployment: String::new(), result: Ok(()) }
+                Ended { app: String::new(), deployment: String::new(), revision: None, result: Ok(()) }
             });
         }
     }
@@ -255,7 +210,7 @@ impl Task {
         // In the order of names: of two apps with a function of one name the first is live on all nodes.
         apps.sort_unstable();
         let mut staged = BTreeSet::new();
-        let mut progress: BTreeMap<String, Progress> = BTreeMap::new();
+        let mut progress: BTreeMap<String, NextRevision> = BTreeMap::new();
         let mut due: Option<Instant> = None;
         for app in apps {
             let decided = match cluster_app(self.rollout.parts.store.objects(), &app) {
@@ -267,21 +222,19 @@ impl Task {
                 }
             };
             let revision = decided.winner.revision.clone().unwrap_or_default();
+            let next = |state| NextRevision { revision: digest(&revision), state };
             match self.step(&app, &decided).await {
                 Outcome::Done => {}
                 Outcome::Waits { at, state } => {
                     due = Some(due.map_or(at, |due| due.min(at)));
                     if let Some(state) = state {
-                        progress.insert(app, Progress { revision: revision.clone(), state });
+                        progress.insert(app, next(state));
                         staged.insert(revision);
                     }
                 }
                 Outcome::Fetching => {
                     let permille = self.permille(&app);
-                    progress.insert(
-                        app,
-                        Progress { revision: revision.clone(), state: AppState::Fetching { permille } },
-                    );
+                    progress.insert(app, next(NextState::Fetching { permille }));
                     staged.insert(revision);
                 }
             }
@@ -299,7 +252,7 @@ impl Task {
 
     fn permille(&self, app: &str) -> u16 {
         match self.rollout.progress.borrow().get(app) {
-            Some(Progress { state: AppState::Fetching { permille }, .. }) => *permille,
+            Some(NextRevision { state: NextState::Fetching { permille }, .. }) => *permille,
             _ => 0,
         }
     }
@@ -322,7 +275,11 @@ impl Task {
         });
         let work = self.works.entry(app.to_owned()).or_default();
         if work.deployment.as_ref() != Some(&decided.winner.id()) {
-            *work = Work { deployment: Some(decided.winner.id()), ..Work::default() };
+            let before = std::mem::take(work);
+            work.deployment = Some(decided.winner.id());
+            if let Some(fetching) = before.fetching {
+                fetching.abort();
+            }
         }
         match next_step(decided, local.as_ref(), code) {
             Step::Nothing => {
@@ -371,15 +328,16 @@ impl Task {
         let digest = deployment.revision.clone().unwrap_or_default();
         let missing = match code {
             // The manifest is not here.
-            None => Vec::from_iter(Content::parse(&digest)),
-            Some(Code::Elsewhere) => Vec::new(),
+            None => Content::parse(&digest).map(MissingParts::Revision),
+            Some(Code::Elsewhere) => None,
             Some(Code::Here) => match registry.missing_of(&digest) {
-                Ok(missing) => missing.into_iter().collect(),
+                Ok(missing) if missing.is_empty() => None,
+                Ok(missing) => Some(MissingParts::Contents(missing)),
                 Err(error) => return self.failed(app, &deployment, error.to_string()),
             },
         };
-        if !missing.is_empty() {
-            return self.fetch(app, &deployment, missing, code.is_none());
+        if let Some(missing) = missing {
+            return self.fetch(app, &deployment, missing);
         }
         let code = code.unwrap_or(Code::Elsewhere);
         match registry.adopt(app, deployment.clone(), code).await {
@@ -410,52 +368,44 @@ impl Task {
         is_of_cluster && app < live
     }
 
-    fn fetch(
-        &mut self,
-        app: &str,
-        deployment: &Deployment,
-        parts: Vec<Content>,
-        is_revision: bool,
-    ) -> Outcome {
+    fn fetch(&mut self, app: &str, deployment: &Deployment, missing: MissingParts) -> Outcome {
         let work = self.works.entry(app.to_owned()).or_default();
-        if work.is_fetching {
+        if work.fetching.is_some() || self.fetches.len() >= MAX_FETCHES {
             return Outcome::Fetching;
         }
-        if self.fetches.len() >= MAX_FETCHES {
-            return Outcome::Fetching;
-        }
-        work.is_fetching = true;
         let rollout = self.rollout.clone();
         let (app, deployment) = (app.to_owned(), deployment.clone());
-        self.fetches.spawn(async move {
-            let result = rollout.fetch_parts(&app, &deployment, parts, is_revision).await;
-            Ended { app, deployment: deployment.id(), result }
-        });
+        work.fetching = Some(self.fetches.spawn(async move {
+            let result = rollout.fetch_parts(&app, &deployment, missing).await;
+            let revision = deployment.revision.as_deref().and_then(digest);
+            Ended { app, deployment: deployment.id(), revision, result }
+        }));
         Outcome::Fetching
     }
 
     fn fetched(&mut self, ended: Ended) {
         let Some(work) = self.works.get_mut(&ended.app) else { return };
-        work.is_fetching = false;
         if work.deployment.as_ref() != Some(&ended.deployment) {
             return;
         }
-        let reason = match ended.result {
-            Ok(()) => return,
-            Err(FetchEnd::Fetch(error)) => error.to_string(),
-            Err(FetchEnd::Stage(error)) => error.to_string(),
-        };
-        let revision = ended.deployment.split_once('-').map_or("", |(_, revision)| revision).to_owned();
-        self.note_failure(&ended.app, revision, reason);
+        work.fetching = None;
+        if let Err(error) = ended.result {
+            self.note_failure(&ended.app, ended.revision, error.to_string());
+        }
     }
 
     fn failed(&mut self, app: &str, deployment: &Deployment, reason: String) -> Outcome {
-        let revision = deployment.revision.clone().unwrap_or_default();
+        let revision = deployment.revision.as_deref().and_then(digest);
         let (at, state) = self.note_failure(app, revision, reason);
         Outcome::Waits { at, state: Some(state) }
     }
 
-    fn note_failure(&mut self, app: &str, revision: String, mut reason: String) -> (Instant, AppState) {
+    fn note_failure(
+        &mut self,
+        app: &str,
+        revision: Option<[u8; 32]>,
+        mut reason: String,
+    ) -> (Instant, NextState) {
         let work = self.works.entry(app.to_owned()).or_default();
         let pause = FIRST_PAUSE.saturating_mul(1 << work.failures.min(6)).min(MAX_PAUSE);
         work.failures += 1;
@@ -465,9 +415,9 @@ impl Task {
             tracing::warn!(app, reason, "a revision from the cluster could not be made live");
         }
         reason.truncate(reason.floor_char_boundary(MAX_REASON_BYTES));
-        let state = AppState::Failed { reason };
+        let state = NextState::Failed { reason };
         self.rollout.progress.send_modify(|before| {
-            Arc::make_mut(before).insert(app.to_owned(), Progress { revision, state: state.clone() });
+            Arc::make_mut(before).insert(app.to_owned(), NextRevision { revision, state: state.clone() });
         });
         (at, state)
     }
@@ -502,81 +452,12 @@ enum Outcome {
     /// The app is as the cluster has decided.
     Done,
     /// The next step is possible at this time.
-    Waits { at: Instant, state: Option<AppState> },
+    Waits { at: Instant, state: Option<NextState> },
     /// Parts are being fetched.
     Fetching,
 }
 
-impl Rollout {
-    async fn fetch_parts(
-        &self,
-        app: &str,
-        deployment: &Deployment,
-        parts: Vec<Content>,
-        is_revision: bool,
-    ) -> Result<(), FetchEnd> {
-        let count = parts.len();
-        for (at, part) in parts.into_iter().enumerate() {
-            let request = FetchRequest {
-                key: part.key.clone(),
-                hash: part.hash,
-                holders: self.holders(app, deployment),
-                progress: self.progress_of(app, deployment, at, count),
-            };
-            let bytes = (self.parts.fetch)(request).await.map_err(FetchEnd::Fetch)?;
-            let staged = match is_revision {
-                true => self.parts.registry.stage_revision(&part.key, bytes).await,
-                false => self.parts.registry.stage_content(&part, bytes).await,
-            };
-            staged.map_err(FetchEnd::Stage)?;
-        }
-        Ok(())
-    }
-
-    /// Sets the progress of an app from that of one of its parts.
-    fn progress_of(
-        &self,
-        app: &str,
-        deployment: &Deployment,
-        at: usize,
-        count: usize,
-    ) -> Arc<dyn Fn(u16) + Send + Sync> {
-        let (progress, app) = (self.progress.clone(), app.to_owned());
-        let revision = deployment.revision.clone().unwrap_or_default();
-        Arc::new(move |part| {
-            let permille = (at * 1000 + usize::from(part.min(1000))) / count.max(1);
-            let state = AppState::Fetching { permille: permille as u16 };
-            progress.send_if_modified(|before| {
-                let next = Progress { revision: revision.clone(), state: state.clone() };
-                let is_changed = before.get(&app) != Some(&next);
-                if is_changed {
-                    Arc::make_mut(before).insert(app.clone(), next);
-                }
-                is_changed
-            });
-        })
-    }
-
-    /// Members that may have parts of a revision: those of this zone first, then the node of the deploy, then all others.
-    fn holders(&self, app: &str, deployment: &Deployment) -> Vec<u64> {
-        let members = self.members();
-        let revision = deployment.revision.as_deref().unwrap_or_default();
-        let mut holders: Vec<_> = members
-            .others
-            .iter()
-            .filter(|member| member.presence == Presence::Connected)
-            .map(|member| {
-                let has_it = member.apps.get(app).is_some_and(|app| {
-                    !app.revision.is_empty()
-                        && revision.starts_with(&app.revision)
-                        && matches!(app.state, AppState::Live | AppState::Fetching { .. })
-                });
-                let is_source = member.name == deployment.node;
-                let is_near = member.zone == members.me.zone;
-                (std::cmp::Reverse((has_it || is_source, has_it && is_near)), member.node_id)
-            })
-            .collect();
-        holders.sort_unstable();
-        holders.into_iter().map(|(_, node_id)| node_id).collect()
-    }
+/// The bytes of a digest in hex.
+pub(crate) fn digest(hex: &str) -> Option<[u8; 32]> {
+    Some(*blake3::Hash::from_hex(hex).ok()?.as_bytes())
 }

@@ -31,25 +31,23 @@ pub fn runs_here(app: &str, selection: &NodeSelection, members: &Members) -> boo
     }
 }
 
-/// The member that fires an occurrence of a schedule: of those that are connected and run the revision, the one with the
-/// greatest rendezvous weight of this occurrence.
+/// The members that come before this node for an occurrence of a schedule: of those that are connected and run the revision,
+/// the ones with a greater rendezvous weight for this occurrence. The member that has none before it fires.
 ///
-/// `runs` says of a member whether it runs the app. True if it is this node, also if no member runs the app as far as this
-/// node knows.
-pub fn fires_here(
-    key: &str,
+/// `runs` says of a member whether it runs the app.
+pub fn before_here(
+    schedule: &str,
     occurrence_unix_ms: u64,
     members: &Members,
     runs: impl Fn(&Member) -> bool,
-) -> bool {
+) -> Vec<u64> {
     let weight = |member: &Member| {
         let seed = member.node_id ^ occurrence_unix_ms.rotate_left(32);
-        (xxh3_64_with_seed(key.as_bytes(), seed), member.node_id)
+        (xxh3_64_with_seed(schedule.as_bytes(), seed), member.node_id)
     };
     let mine = weight(&members.me);
-    let mut others =
-        members.others.iter().filter(|other| other.presence == Presence::Connected && runs(other));
-    others.all(|other| weight(other) < mine)
+    let others = members.others.iter().filter(|other| other.presence == Presence::Connected && runs(other));
+    others.filter(|other| weight(other) > mine).map(|other| other.node_id).collect()
 }
 
 fn is_eligible(selection: &NodeSelection, member: &Member) -> bool {
@@ -135,7 +133,7 @@ mod tests {
             let runs = |member: &Member| member.node_id % 3 == 0;
             let views = views(&all);
             let able = views.iter().filter(|view| runs(&view.me));
-            let fired = able.filter(|view| fires_here("f */5 * * * *", at * 60_000, view, runs)).count();
+            let fired = able.filter(|view| before_here("f */5 * * * *", at * 60_000, view, runs).is_empty()).count();
             prop_assert_eq!(fired, 1);
         }
     }

@@ -2,7 +2,7 @@
 //! from where functions get them.
 
 use edgefaas_crdt::{Field, Operation, Value};
-use edgefaas_functions::secrets::{SecretName, Secrets};
+use edgefaas_functions::secrets::{SecretName, Secrets, SharedDigest};
 use edgefaas_manifest::{is_name, is_secret_name};
 use edgefaas_state::objects::{CLUSTER_APP, FieldKey, MAX_FIELDS_PER_OBJECT, Objects};
 use edgefaas_state::store::Batch;
@@ -24,6 +24,19 @@ pub fn put(batch: &mut Batch, app: &str, name: &str, value: Option<&str>) {
     bytes.push(if value.is_some() { SET } else { REMOVED });
     bytes.extend_from_slice(value.unwrap_or_default().as_bytes());
     batch.operate(key(app, name), Operation::RegisterSet(bytes.into()));
+}
+
+/// The digest of the cluster's value of a secret, for a change on one node; of no bytes if the cluster has none.
+pub fn digest(objects: &Objects, app: &str, name: &str) -> SharedDigest {
+    let shared = objects.read(&key(app, name), |field| field.map(Field::value)).ok().flatten();
+    match shared {
+        Some(Value::Register(Some(shared))) => digest_of(&shared),
+        _ => digest_of(&[]),
+    }
+}
+
+fn digest_of(shared: &[u8]) -> SharedDigest {
+    *blake3::hash(shared).as_bytes()
 }
 
 /// Adds the secrets of an app that this node has and the cluster does not.
@@ -64,6 +77,9 @@ pub(crate) async fn apply(objects: &Objects, secrets: &Secrets, app: &str) {
         let name = key.field();
         let shared = objects.read(&key, |field| field.map(Field::value)).ok().flatten();
         let Some(Value::Register(Some(shared))) = shared else { continue };
+        if secrets.holds_over(app, name, &digest_of(&shared)) {
+            continue;
+        }
         let current = secrets.get(app, name);
         let result = match shared.split_first() {
             Some((&SET, value)) if is_secret_name(name) => match String::from_utf8(value.to_vec()) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use edgefaas_functions::invocation::{Invocation, Principal};
 use edgefaas_functions::invoker::Invoker;
-use edgefaas_functions::registry::{LiveFunction, Registry, ScheduleRoute};
+use edgefaas_functions::registry::{Firing, LiveFunction, Registry, ScheduleRoute};
 use edgefaas_functions::workers::Workers;
 use edgefaas_isolates::{CronTick, Event, Trigger};
 use edgefaas_manifest::next_after;
@@ -83,7 +83,13 @@ fn plan_all(registry: &Registry, now_ms: u64) -> Vec<Planned> {
 }
 
 impl Planned {
-    fn fire_if_due(&mut self, registry: &Registry, invoker: &Arc<Invoker>, workers: &Workers, now_ms: u64) {
+    fn fire_if_due(
+        &mut self,
+        registry: &Registry,
+        invoker: &Arc<Invoker>,
+        workers: &Arc<Workers>,
+        now_ms: u64,
+    ) {
         if now_ms < self.planned_at_unix_ms {
             // The clock was set back: the due time may be far in the future now.
             self.plan(now_ms);
@@ -92,26 +98,38 @@ impl Planned {
         self.plan(now_ms);
         // Of the nodes of a cluster that run the function, one fires.
         let schedule = format!("{} {}", self.function.name, self.schedule);
-        if !registry.fires_here(&self.function.app, &schedule, due) {
-            return;
-        }
+        let fails = match registry.fires_here(&self.function.app, &schedule, due) {
+            Firing::Elsewhere => return,
+            Firing::Here => None,
+            Firing::IfOthersFail(fails) => Some(fails),
+        };
         let event = Event {
             trigger: Trigger::Cron(CronTick { schedule: self.schedule.clone(), scheduled_unix_ms: due }),
             body: Bytes::new(),
         };
         let invocation = Invocation::new(self.function.name.to_string(), Principal::Schedule, event);
-        match invoker.admit_to(self.function.clone(), invocation) {
-            Ok(admitted) => {
-                let invoker = invoker.clone();
-                // The result is not used; failures are in the function's log.
-                workers.spawn(async move { drop(invoker.run(admitted).await) });
+        let (function, invoker) = (self.function.clone(), invoker.clone());
+        let Some(fails) = fails else { return fire(invoker, workers, function, invocation) };
+        let workers = workers.clone();
+        tokio::spawn(async move {
+            if fails.await.is_ok() {
+                fire(invoker, &workers, function, invocation);
             }
-            Err(error) => invoker.log_dropped(&self.function.name, &error),
-        }
+        });
     }
 
     fn plan(&mut self, now_ms: u64) {
         self.due_unix_ms = next_after(&self.cron, now_ms);
         self.planned_at_unix_ms = now_ms;
+    }
+}
+
+fn fire(invoker: Arc<Invoker>, workers: &Workers, function: Arc<LiveFunction>, invocation: Invocation) {
+    match invoker.admit_to(function.clone(), invocation) {
+        Ok(admitted) => {
+            // The result is not used; failures are in the function's log.
+            workers.spawn(async move { drop(invoker.run(admitted).await) });
+        }
+        Err(error) => invoker.log_dropped(&function.name, &error),
     }
 }

@@ -257,7 +257,7 @@ impl TriggerHook {
         let routes = targets.registry.routes();
         let mut verdict = Verdict::Forward;
         let mut accepted = Vec::new();
-        let mut direct: Vec<(Arc<LiveFunction>, bool)> = Vec::new();
+        let mut direct: Vec<(Arc<LiveFunction>, bool, bool)> = Vec::new();
         let mut refusal = None;
         let failed_function = message.topic().as_str().strip_prefix(DEAD_LETTERS);
         // Otherwise functions that fail to handle each other's dead letters would start each other without end.
@@ -271,7 +271,7 @@ impl TriggerHook {
                 return;
             }
             if message.qos().min(route.qos) == QoS::AtMostOnce {
-                direct.push((route.function.clone(), route.consume));
+                direct.push((route.function.clone(), route.consume, route.ordered));
             } else if refusal.is_none() {
                 match targets.durable.reserve_for(&route.function, message.weight()) {
                     Ok(slot) => accepted.push((route.function.clone(), route.consume, route.ordered, slot)),
@@ -310,13 +310,14 @@ impl TriggerHook {
         }
         // Consuming functions first: only they can refuse the message, and a refused message must not start a function, because
         // it may be offered again.
-        direct.sort_by_key(|(_, consume)| !consume);
-        for (function, consume) in direct {
+        direct.sort_by_key(|(_, consume, _)| !consume);
+        for (function, consume, ordered) in direct {
             if !consume && matches!(verdict, Verdict::Reject(_)) {
                 break;
             }
             let answer = answer_to(open_response_topic(message), origin, message);
-            let invocation = invocation(function.name.to_string(), origin, message);
+            let mut invocation = invocation(function.name.to_string(), origin, message);
+            invocation.order_key = ordered.then(|| order_key(message.topic().as_str()));
             match targets.invoker.admit_to(function.clone(), invocation) {
                 Ok(admitted) => {
                     self.start(targets, admitted, answer);

@@ -1,21 +1,19 @@
 //! Many replicas in one process, in virtual time: what they send, how long they take to agree and how much memory they need,
 //! against the object's size and how often it changes. Each run is a process of its own, so that its memory is its own too.
 
-mod replica;
-
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 use edgefaas_benches::process::resident_mb_of;
+use edgefaas_benches::replica::Objects;
 use edgefaas_benches::results::{Report, Table};
 use edgefaas_cluster::replication::{Interest, NodeId, ObjectKey, Policy, Settings};
 use edgefaas_cluster::simulation::{Network, Random, Simulation};
 use serde::{Deserialize, Serialize};
 
 use crate::Plan;
-use replica::Objects;
 
 /// How large the object is, and how many changes a second there are in all.
 const SCENARIOS: [(&str, Kind, usize, u64); 5] = [

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use edgefaas_api::control as proto;
+use edgefaas_api::control::node_policy::State;
 use edgefaas_client::args::{Format, Global};
 use edgefaas_client::connection;
 use edgefaas_client::exit::{Exit, Failure};
@@ -17,16 +18,16 @@ use crate::args::Policy as Command;
 pub async fn run(args: &Command, global: &Global) -> anyhow::Result<()> {
     match args {
         Command::Check { file } => check(file, global),
-        Command::Set { file } => set(file, global).await,
+        Command::Set { file, wait } => set(file, wait.wait_ms(), global).await,
         Command::Show => show(global).await,
         Command::Explain { function, entry } => explain(function, entry.as_deref(), global).await,
     }
 }
 
-async fn set(file: &Path, global: &Global) -> anyhow::Result<()> {
+async fn set(file: &Path, wait_ms: u32, global: &Global) -> anyhow::Result<()> {
     let name = file.display().to_string();
     let text = read(file)?;
-    if let Err(error) = Policy::parse(&text) {
+    if let Err(error) = Policy::of_cluster(&text) {
         let report = error.report(&name, &text);
         return Err(Failure::new(
             Exit::Invalid,
@@ -34,15 +35,43 @@ async fn set(file: &Path, global: &Global) -> anyhow::Result<()> {
         ));
     }
     let mut client = connection::connect(global).await?;
-    let set = client.set_policy(proto::SetPolicyRequest { text }).await;
-    let warnings = set.map_err(|status| connection::failure(&status))?.into_inner().warnings;
+    let set = client.set_policy(proto::SetPolicyRequest { text, wait_ms }).await;
+    let proto::SetPolicyResponse { warnings, nodes } =
+        set.map_err(|status| connection::failure(&status))?.into_inner();
     if !warnings.is_empty() {
         eprintln!("{}", output::indented(&warnings));
     }
-    match global.output {
-        Format::Json => output::json(&json!({ "set": true, "warnings": warnings })),
-        Format::Table => output::text("the policies are in force on all connected nodes\n"),
+    if global.output == Format::Json {
+        return output::json(&json!({ "set": true, "warnings": warnings, "nodes": nodes_json(&nodes) }));
     }
+    let row = |node: &proto::NodePolicy| {
+        let zone = if node.zone.is_empty() { "-" } else { &node.zone };
+        vec![node.node.clone(), zone.to_owned(), sentence(node)]
+    };
+    output::table(&["NODE", "ZONE", "POLICY"], nodes.iter().map(row).collect())
+}
+
+fn sentence(node: &proto::NodePolicy) -> String {
+    match node.state() {
+        State::InForce => "in force".to_owned(),
+        State::Waiting | State::Unspecified => "waiting".to_owned(),
+        State::Refused => format!("refused: {}", node.detail),
+        State::Away => "away; gets it when it returns".to_owned(),
+    }
+}
+
+fn nodes_json(nodes: &[proto::NodePolicy]) -> Value {
+    let word = |state| match state {
+        State::InForce => "in-force",
+        State::Waiting | State::Unspecified => "waiting",
+        State::Refused => "refused",
+        State::Away => "away",
+    };
+    let node = |node: &proto::NodePolicy| {
+        let reason = Some(&node.detail).filter(|detail| !detail.is_empty());
+        json!({ "node": node.node, "zone": node.zone, "state": word(node.state()), "reason": reason })
+    };
+    nodes.iter().map(node).collect()
 }
 
 async fn show(global: &Global) -> anyhow::Result<()> {
@@ -56,10 +85,21 @@ async fn show(global: &Global) -> anyhow::Result<()> {
              right ones again"
         );
     }
+    for node in policy.nodes.iter().filter(|node| node.state() != State::InForce) {
+        let (name, state) = (&node.node, output::indented(&sentence(node)));
+        eprintln!("warning: node `{name}` does not follow these policies: {state}");
+    }
     match global.output {
-        Format::Json => output::json(
-            &json!({ "text": policy.text, "node": policy.node, "set_unix_ms": policy.set_unix_ms }),
-        ),
+        Format::Json => {
+            let lost = |lost: &proto::Policy| json!({ "text": lost.text, "node": lost.node, "set_unix_ms": lost.set_unix_ms });
+            output::json(&json!({
+                "text": policy.text,
+                "node": policy.node,
+                "set_unix_ms": policy.set_unix_ms,
+                "lost": policy.lost.iter().map(lost).collect::<Vec<_>>(),
+                "nodes": nodes_json(&policy.nodes),
+            }))
+        }
         Format::Table if policy.text.is_empty() => {
             eprintln!("the cluster has no placement policies; `edgefaas policy set FILE` sets some");
             Ok(())

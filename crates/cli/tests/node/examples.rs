@@ -117,3 +117,40 @@ fn the_example_of_the_rust_sdk_runs() {
     std::fs::write(app.join("src/lib.rs"), block("crates/sdk/README.md", "rust", 0)).unwrap();
     check_alarm(&node, &app);
 }
+
+/// One command: two zones, a function beside its data, a link that is cut and restored.
+#[test]
+fn two_sites_go_on_while_their_link_is_cut() {
+    let missing = ["ip", "unshare", "curl", "mosquitto_pub"].into_iter().find(|program| {
+        let help = Command::new(program).arg("--help").stdout(Stdio::null()).stderr(Stdio::null());
+        { help }.status().is_err()
+    });
+    if let Some(program) = missing {
+        return skipped(program);
+    }
+    let namespaces = Command::new("sh")
+        .args(["-c", r#"[ "$(id -u)" = 0 ] || as_root="--user --map-root-user"; unshare ${as_root:-} --net --mount true"#])
+        .stderr(Stdio::null())
+        .status();
+    if !namespaces.is_ok_and(|status| status.success()) {
+        return skipped("root, or user namespaces");
+    }
+    let script = repository().join("examples/two-sites/two-sites.sh");
+    let run = Command::new(script).env("EDGEFAAS", env!("CARGO_BIN_EXE_edgefaas")).output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
+    assert!(run.status.success(), "{out}\n{err}");
+    let parts: Vec<&str> = out.split("\n== ").collect();
+    let part = |title: &str| {
+        *parts.iter().find(|part| part.starts_with(title)).unwrap_or_else(|| panic!("{title}: {out}"))
+    };
+    let average = r#"{"sensors":3,"average":17} (200, south)"#;
+    let reported = part("sensors report to the south");
+    assert_eq!(reported.matches(average).count(), 2, "{reported}");
+    assert!(reported.contains("\"fahrenheit\":68} (200, north)"), "{reported}");
+    assert!(part("why").contains("a call of average runs on south"), "{out}");
+    let cut = part("the link is cut");
+    assert!(cut.contains("\"average\":17.3"), "{cut}");
+    assert_eq!(cut.matches("\"fahrenheit\":68").count(), 2, "both sites go on: {cut}");
+    assert!(cut.contains("(503, north)") && cut.contains("south is skipped: it is away"), "{cut}");
+    assert!(part("the link is back").contains("(200, south)"), "{out}");
+}

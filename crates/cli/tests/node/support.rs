@@ -153,6 +153,13 @@ impl Running {
         answer.split_once("\r\n\r\n").expect("a head").1.to_owned()
     }
 
+    /// The value of a metric without labels.
+    pub fn metric(&self, name: &str) -> u64 {
+        let address = self.control.split_once("://").expect("a URL").1;
+        let token = std::fs::read_to_string(self.data_dir.join("token")).expect("the token");
+        metric_over(TcpStream::connect(address).expect("the control port is open"), token.trim(), name)
+    }
+
     /// A word of the ready line, after its name and `=`.
     pub fn word(&self, name: &str) -> &str {
         let found =
@@ -234,6 +241,17 @@ pub fn exchange_over(mut stream: TcpStream, method: &str, path: &str, body: &str
     stream.read_to_string(&mut answer).expect("an answer");
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
     (head.to_owned(), body.to_owned())
+}
+
+/// The value of a metric without labels, from a connection with the control port.
+pub fn metric_over(mut stream: TcpStream, token: &str, name: &str) -> u64 {
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time limit");
+    let head = "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close";
+    write!(stream, "{head}\r\nauthorization: Bearer {token}\r\n\r\n").expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    let found = answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    found.unwrap_or_else(|| panic!("no {name} in {answer}")).trim().parse().expect("a number")
 }
 
 pub fn edgefaas(data_dir: &Path) -> Command {

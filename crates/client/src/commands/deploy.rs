@@ -16,7 +16,7 @@ pub(super) async fn run(args: &Deploy, global: &Global) -> anyhow::Result<()> {
     // one after some seconds.
     drop(connection::connect(global).await?);
     let mut request = deploy_request(&app, app.build().await?, args.strict)?;
-    (request.this_node, request.wait_ms) = (args.reach.this_node, args.reach.wait_ms());
+    (request.this_node, request.wait_ms) = (args.reach.this_node, args.reach.wait.wait_ms());
     let mut client = connection::connect(global).await?;
     let response = send(&app, request, &mut client).await?;
     let deployed = response.app.unwrap_or_default();

@@ -288,11 +288,19 @@ fn one(cluster: &proto::Cluster, name: &str, format: Format) -> anyhow::Result<(
     if !row.status.apps.is_empty() {
         let app = |app: &proto::MemberApp| {
             let state = match app.state.as_str() {
-                "fetching" => format!("fetching, {} %", app.permille / 10),
+                "fetching" => output::fetching(app.permille),
                 "failed" => format!("failed: {}", app.reason),
                 state => state.to_owned(),
             };
-            vec![app.name.clone(), output::short(&app.revision).to_owned(), state]
+            let state = match output::short(&app.next_revision) {
+                "" => state,
+                next => format!("{next} {state}"),
+            };
+            let live = match output::short(&app.revision) {
+                "" => "-",
+                live => live,
+            };
+            vec![app.name.clone(), live.to_owned(), state]
         };
         output::table(&["APP", "REVISION", "STATE"], row.status.apps.iter().map(app).collect())?;
     }
@@ -348,7 +356,7 @@ fn status_json(status: &proto::MemberStatus) -> Value {
     let app = |app: &proto::MemberApp| {
         json!({
             "name": app.name, "revision": app.revision, "state": app.state,
-            "permille": app.permille, "reason": app.reason,
+            "permille": app.permille, "reason": app.reason, "next_revision": app.next_revision,
         })
     };
     json!({

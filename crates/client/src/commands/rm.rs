@@ -10,7 +10,7 @@ use crate::output;
 
 pub async fn run(args: &Rm, global: &Global) -> anyhow::Result<()> {
     let mut client = connection::connect(global).await?;
-    let (this_node, wait_ms) = (args.reach.this_node, args.reach.wait_ms());
+    let (this_node, wait_ms) = (args.reach.this_node, args.reach.wait.wait_ms());
     let request = proto::RemoveRequest { app: args.name.clone(), this_node, wait_ms };
     let response = client.remove(request).await.map_err(|status| connection::failure(&status))?;
     let proto::RemoveResponse { functions, nodes } = response.into_inner();

@@ -10,7 +10,7 @@ use crate::output;
 
 pub async fn run(args: &Rollback, global: &Global) -> anyhow::Result<()> {
     let mut client = connection::connect(global).await?;
-    let (this_node, wait_ms) = (args.reach.this_node, args.reach.wait_ms());
+    let (this_node, wait_ms) = (args.reach.this_node, args.reach.wait.wait_ms());
     let revision = args.to.clone().unwrap_or_default();
     let request = proto::RollbackRequest { app: args.name.clone(), revision, this_node, wait_ms };
     let response = client.rollback(request).await.map_err(|status| connection::failure(&status))?;

@@ -365,6 +365,8 @@ impl Blob {
     pub(super) fn closed(&mut self, node: NodeId) {
         if let Some(partner) = self.partners.get_mut(&node) {
             partner.is_told = false;
+            // It has given the fetch up, and its chunks perhaps with it.
+            partner.has.take_if(|(_, has)| !has.is_full());
         }
     }
 

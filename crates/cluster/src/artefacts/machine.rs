@@ -260,6 +260,8 @@ impl Transfers {
             return;
         };
         partner.is_told = true;
+        // It has had the whole blob, and fetches it once more.
+        partner.has.take_if(|(_, has)| has.is_full());
         if let Some(fetch) = &mut blob.fetch {
             fetch.choose_now(now);
         }

@@ -11,7 +11,8 @@
 //! **Zones.** Two fetchers of each zone, chosen by rendezvous hash, fetch from other zones, each its half of the chunks.
 //! The others do so only after [`CROSS_AFTER`] without progress.
 //!
-//! **Serving.** A node serves a quarter more than it has received, unless the requester is stalled ([`uploads`]). Chunks that
+//! **Serving.** A node that many fetch from serves a quarter more than it has received, and more to members that get nothing
+//! ([`uploads`]). Chunks that
 //! the receivers have not confirmed are bounded by their delay: on a link of 1 MB/s other traffic waits 260 ms at most.
 //!
 //! **Trust.** Each chunk is verified against the [`Tree`], and the tree against the digest. A member whose tree or chunk is

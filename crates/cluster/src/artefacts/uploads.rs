@@ -23,10 +23,14 @@ const MAX_QUEUE: usize = 64;
 const MAX_QUEUED_PER_NODE: usize = 8;
 /// Pause for a requester when the node has served its part.
 const QUOTA_PAUSE: Duration = Duration::from_millis(300);
-/// A requester that is stalled for so long gets a little more than the quota.
-const STALLED_MS: u32 = 2_000;
+/// A node serves so many thousandths of what it has received, and so many more for each second for which the requester is
+/// stalled beyond the first.
+const QUOTA_PERMILLE: u64 = 1250;
+const MORE_PERMILLE: u64 = 75;
 /// A requester that is stalled for so long gets chunks without a quota: the others do not serve it.
 const DESPERATE_MS: u32 = 10_000;
+/// With so few members that fetch from this node there is no quota: they have nobody else, or fetch once more.
+const FEW_FETCHERS: usize = 3;
 /// Chunks that the token bucket holds at most.
 const BURST_CHUNKS: u64 = 2;
 
@@ -231,15 +235,15 @@ impl Uploads {
     }
 }
 
-/// A node serves a quarter more than it has received.
+/// A node serves a quarter more than it has received, and more to members that get nothing.
 fn is_within_quota(blob: &Blob, stalled_ms: u32) -> bool {
-    let received = blob.have.count();
-    let quota = match stalled_ms {
-        0..STALLED_MS => received + received / 4 + 1,
-        STALLED_MS..DESPERATE_MS => received + received * 2 / 5 + 1,
-        DESPERATE_MS.. => usize::MAX,
-    };
-    blob.sent < quota
+    let fetchers = blob.partners.values().filter(|partner| partner.is_told).count();
+    if fetchers <= FEW_FETCHERS || stalled_ms >= DESPERATE_MS {
+        return true;
+    }
+    let more = u64::from(stalled_ms.saturating_sub(1000)) * MORE_PERMILLE / 1000;
+    let quota = blob.have.count() as u64 * (QUOTA_PERMILLE + more) / 1000 + 1;
+    (blob.sent as u64) < quota
 }
 
 fn busy(node: NodeId, blob: BlobDigest, id: u32, wait: Duration) -> Output {

@@ -1,6 +1,7 @@
 //! The executing node's side of one connection.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -28,6 +29,24 @@ pub async fn serve<S>(
     io: S,
     peer: u64,
     limits: CallLimits,
+    handle: impl FnMut(IncomingCall),
+) -> Result<(), h2::Error>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    serve_until(io, peer, limits, std::future::pending(), handle).await
+}
+
+/// [`serve`] until `stop` completes: then no further call is accepted, those that have begun are answered, and the connection
+/// is closed.
+///
+/// # Errors
+/// Those of [`serve`].
+pub async fn serve_until<S>(
+    io: S,
+    peer: u64,
+    limits: CallLimits,
+    stop: impl Future<Output = ()>,
     mut handle: impl FnMut(IncomingCall),
 ) -> Result<(), h2::Error>
 where
@@ -45,7 +64,18 @@ where
         .handshake(io);
     let Ok(connection) = tokio::time::timeout(limits.open, handshake).await else { return Ok(()) };
     let mut connection = connection?;
-    while let Some(accepted) = connection.accept().await {
+    let mut stop = pin!(stop);
+    let mut is_stopping = false;
+    loop {
+        let accepted = tokio::select! {
+            () = &mut stop, if !is_stopping => {
+                is_stopping = true;
+                connection.graceful_shutdown();
+                continue;
+            }
+            accepted = connection.accept() => accepted,
+        };
+        let Some(accepted) = accepted else { return Ok(()) };
         let (request, mut response) = accepted?;
         match calls.begin() {
             Some(slot) => {
@@ -55,7 +85,6 @@ where
             None => response.send_reset(Reason::REFUSED_STREAM),
         }
     }
-    Ok(())
 }
 
 /// The calls of one member.

@@ -19,15 +19,17 @@ mod connection;
 mod error;
 mod incoming;
 mod limits;
+mod load;
 mod message;
 mod peers;
 
 pub use connection::Answer;
 pub use error::{CallError, IncomingError, MayHaveRun, NotStarted};
-pub use incoming::{Cancelled, IncomingCall, IncomingCalls, serve};
+pub use incoming::{Cancelled, IncomingCall, IncomingCalls, serve, serve_until};
 pub use limits::CallLimits;
+pub use load::CallLoad;
 pub use message::{CallHead, HeadError, MAX_HEAD_BYTES, MAX_SPANS_BYTES, OutcomeHead};
-pub use peers::{CallLoad, CallStream, Calls, OpenStream};
+pub use peers::Calls;
 
 #[cfg(test)]
 mod tests;

@@ -1,15 +1,11 @@
 //! Connections to the members that this node calls: opened at the first call, and again after a loss.
 
 use std::collections::HashMap;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -17,17 +13,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::connection::{Answer, Connection};
 use super::error::{CallError, NotStarted};
+use super::load::CallLoad;
 use super::{CallHead, CallLimits};
-
-/// A stream of the transport to a member.
-pub type CallStream = Pin<Box<dyn ByteStream>>;
-
-/// Bytes in both directions.
-pub trait ByteStream: AsyncRead + AsyncWrite + Send {}
-impl<T: AsyncRead + AsyncWrite + Send> ByteStream for T {}
-
-/// Opens a stream to a member. The error is a text for the caller of a function.
-pub type OpenStream = Box<dyn Fn(u64) -> BoxFuture<'static, Result<CallStream, String>> + Send + Sync>;
+use crate::OpenStream;
 
 /// Wait after a failed or refused call; it doubles with each failure, up to [`MAX_WAIT`].
 const FIRST_WAIT: Duration = Duration::from_millis(100);
@@ -46,6 +34,8 @@ struct Inner {
     limits: CallLimits,
     /// Drives the connections.
     runtime: Handle,
+    /// The zero of [`Calls::now_ms`].
+    begun: Instant,
     peers: Mutex<HashMap<u64, Arc<Peer>>>,
     stop: CancellationToken,
     _stops: DropGuard,
@@ -53,8 +43,24 @@ struct Inner {
 
 struct Peer {
     state: watch::Sender<State>,
-    in_flight: AtomicUsize,
+    load: CallLoad,
     backoff: Mutex<Backoff>,
+    begun: Instant,
+}
+
+impl Peer {
+    /// No call goes to the member for a while.
+    fn back_off(&self, now: Instant) {
+        let mut backoff = self.backoff.lock();
+        backoff.failed(now);
+        if let Some(until) = backoff.until {
+            self.load.set_back_off_until_ms(millis(until.duration_since(self.begun)));
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[derive(Clone, Default)]
@@ -89,30 +95,12 @@ impl Backoff {
     }
 }
 
-/// The calls of this node to one member.
-#[derive(Clone)]
-pub struct CallLoad {
-    peer: Arc<Peer>,
-}
-
-impl CallLoad {
-    /// Number of calls in flight.
-    pub fn in_flight(&self) -> usize {
-        self.peer.in_flight.load(Relaxed)
-    }
-
-    /// True while no call goes to the member, because it failed or refused a short time ago.
-    pub fn is_backing_off(&self) -> bool {
-        self.peer.backoff.lock().remaining(Instant::now()).is_some()
-    }
-}
-
 /// A call in flight to a member.
-struct InFlight<'a>(&'a Peer);
+struct InFlight<'a>(&'a CallLoad);
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Relaxed);
+        self.0.end();
     }
 }
 
@@ -121,7 +109,13 @@ impl Calls {
     pub fn new(open: OpenStream, limits: CallLimits, runtime: Handle) -> Self {
         let stop = CancellationToken::new();
         let _stops = stop.clone().drop_guard();
-        Self { inner: Arc::new(Inner { open, limits, runtime, peers: Mutex::default(), stop, _stops }) }
+        let (begun, peers) = (Instant::now(), Mutex::default());
+        Self { inner: Arc::new(Inner { open, limits, runtime, begun, peers, stop, _stops }) }
+    }
+
+    /// The time of [`CallLoad::back_off_until_ms`], in milliseconds of a monotonic clock.
+    pub fn now_ms(&self) -> u64 {
+        millis(self.inner.begun.elapsed())
     }
 
     /// Calls a member. Waits until `deadline` for the connection and the answer. Dropping the future cancels the call.
@@ -140,8 +134,8 @@ impl Calls {
             return Err(NotStarted::BackingOff { wait }.into());
         }
         let max = self.inner.limits.calls_per_peer;
-        let in_flight = InFlight(&peer);
-        if peer.in_flight.fetch_add(1, Relaxed) >= max {
+        let in_flight = InFlight(&peer.load);
+        if peer.load.begin() >= max {
             return Err(NotStarted::TooManyCalls { max }.into());
         }
         head.body_bytes = body.len() as u64;
@@ -153,7 +147,7 @@ impl Calls {
         drop(in_flight);
         match &answer {
             Ok(_) => peer.backoff.lock().wait = Duration::ZERO,
-            Err(CallError::NotStarted(NotStarted::Refused)) => peer.backoff.lock().failed(Instant::now()),
+            Err(CallError::NotStarted(NotStarted::Refused)) => peer.back_off(Instant::now()),
             _ => {}
         }
         answer
@@ -161,19 +155,19 @@ impl Calls {
 
     /// The calls to a member, as this node counts them. It may be kept, and read for each decision.
     pub fn load(&self, node_id: u64) -> CallLoad {
-        CallLoad { peer: self.peer(node_id) }
+        self.peer(node_id).load.clone()
     }
 
     /// Forgets members that `keep` refuses: those that were removed from the cluster.
     pub fn retain(&self, keep: impl Fn(u64) -> bool) {
-        self.inner.peers.lock().retain(|node_id, peer| keep(*node_id) || peer.in_flight.load(Relaxed) > 0);
+        self.inner.peers.lock().retain(|node_id, peer| keep(*node_id) || peer.load.in_flight() > 0);
     }
 
     fn peer(&self, node_id: u64) -> Arc<Peer> {
         let mut peers = self.inner.peers.lock();
         let new = || {
-            let state = watch::Sender::new(State::Closed);
-            Arc::new(Peer { state, in_flight: AtomicUsize::new(0), backoff: Mutex::default() })
+            let (state, begun) = (watch::Sender::new(State::Closed), self.inner.begun);
+            Arc::new(Peer { state, load: CallLoad::default(), backoff: Mutex::default(), begun })
         };
         peers.entry(node_id).or_insert_with(new).clone()
     }
@@ -216,7 +210,7 @@ impl Calls {
         self.inner.runtime.spawn(async move {
             let unreachable = |reason: String| NotStarted::Unreachable { reason };
             let opened = timeout(limits.open, async {
-                let stream = opening.await.map_err(unreachable)?;
+                let stream = opening.await.map_err(|error| unreachable(error.to_string()))?;
                 Connection::open(stream, &limits).await.map_err(|error| unreachable(error.to_string()))
             });
             let opened = tokio::select! {
@@ -227,7 +221,7 @@ impl Calls {
             let (connection, driver) = match opened.unwrap_or_else(|_| Err(late())) {
                 Ok(opened) => opened,
                 Err(error) => {
-                    peer.backoff.lock().failed(Instant::now());
+                    peer.back_off(Instant::now());
                     peer.state.send_replace(State::Failed(error));
                     return;
                 }
@@ -243,7 +237,7 @@ impl Calls {
                 () = stop.cancelled() => {}
             }
             if since.elapsed() < LASTING {
-                peer.backoff.lock().failed(Instant::now());
+                peer.back_off(Instant::now());
             }
             peer.state.send_replace(State::Closed);
         });

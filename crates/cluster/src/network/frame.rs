@@ -102,6 +102,18 @@ pub(crate) fn put(out: &mut BytesMut, kind: Kind, body: &[u8]) {
     out.put_slice(body);
 }
 
+/// Takes the first frame of bytes that [`put`] wrote; `None` if there is none, or only a part of one.
+pub(crate) fn split(bytes: &mut Bytes) -> Option<(Kind, Bytes)> {
+    let (length, rest) = bytes.split_first_chunk::<4>()?;
+    let code = *rest.first()?;
+    let length = u32::from_be_bytes(*length) as usize;
+    if length == 0 || rest.len() < length {
+        return None;
+    }
+    let mut frame = bytes.split_to(4 + length);
+    Some((Kind::from_code(code), frame.split_off(HEADER_BYTES)))
+}
+
 /// Writes one frame and flushes it.
 pub(crate) async fn write(
     stream: &mut (impl AsyncWrite + Unpin),

@@ -188,7 +188,7 @@ impl<O: Observer> Run<'_, O> {
             self.exclude(&mut able, &block.list.members.difference(zone), Skip::OutsideZone);
         }
         for &(function, rule) in &block.affinity {
-            let running = self.view.running.get(usize::from(function)).copied().unwrap_or_default();
+            let running = self.view.runs(function);
             let excluded = match rule {
                 AffinityRule::Runs => block.list.members.difference(&running),
                 AffinityRule::RunsNot => running,
@@ -196,15 +196,18 @@ impl<O: Observer> Run<'_, O> {
             self.exclude(&mut able, &excluded, Skip::Affinity { function, rule });
         }
         let mut fit = Fit { usable: able, full: WorkerSet::default() };
+        let refusals = self.request.function.refusals.at(self.now_ms);
         for worker in able.iter() {
             let limits =
                 block.limits_of.get(usize::from(worker)).and_then(|at| block.limits.get(usize::from(*at)));
             let load = self.view.load(worker);
-            let Some(reason) = unfit(load, limits, self.now_ms, self.request.memory_bytes) else {
-                continue;
-            };
+            let unfit = unfit(&load, limits, self.now_ms, self.request.memory_bytes);
+            // Its load says that it takes calls, but it has refused those of this function.
+            let refuses = || refusals?.until_ms(worker).map(|until_ms| Skip::Refuses { until_ms });
+            let Some(reason) = unfit.or_else(refuses) else { continue };
             fit.usable.remove(worker);
-            if reason == Skip::Full && block.usable_if_full.contains(worker) {
+            if matches!(reason, Skip::Full | Skip::Refuses { .. }) && block.usable_if_full.contains(worker)
+            {
                 fit.full.insert(worker);
             }
             self.observer.note(Note::Skipped { worker, reason });
@@ -223,7 +226,7 @@ impl<O: Observer> Run<'_, O> {
 
     /// Why a worker takes no work at all.
     fn unavailable(&self, worker: WorkerIndex) -> Option<Skip> {
-        unavailable(self.view.load(worker), self.now_ms)
+        unavailable(&self.view.load(worker), self.now_ms)
     }
 
     /// The rule without a policy: this node if it has the code, else the nearest worker that has it. Full workers are
@@ -239,10 +242,14 @@ impl<O: Observer> Run<'_, O> {
         }
         self.exclude(&mut able, &self.policy.closed, Skip::Isolated);
         let (mut usable, mut full) = (WorkerSet::default(), WorkerSet::default());
+        let refusals = self.request.function.refusals.at(self.now_ms);
+        let refuses = |worker| refusals.is_some_and(|refusals| refusals.until_ms(worker).is_some());
         for worker in able.iter() {
             match self.unavailable(worker) {
                 Some(reason) => self.observer.note(Note::Skipped { worker, reason }),
-                None if self.view.load(worker).is_full(self.request.memory_bytes) => full.insert(worker),
+                None if self.view.load(worker).is_full(self.request.memory_bytes) || refuses(worker) => {
+                    full.insert(worker);
+                }
                 None => usable.insert(worker),
             }
         }

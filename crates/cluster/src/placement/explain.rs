@@ -77,6 +77,10 @@ impl Words<'_> {
                 let left_ms = until_ms.saturating_sub(self.now_ms);
                 format!("has refused calls and gets none for {left_ms} ms")
             }
+            Skip::Refuses { until_ms } => {
+                let left_ms = until_ms.saturating_sub(self.now_ms);
+                format!("has refused calls of the function, and counts as full for {left_ms} ms")
+            }
             Skip::Isolated => "is in another zone, which `distribution: isolated` closes".into(),
             Skip::OutsideZone => "is outside the zone of the controller".into(),
             Skip::Affinity { function, rule } => {

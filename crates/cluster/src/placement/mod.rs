@@ -15,8 +15,10 @@ mod explain;
 mod observer;
 mod policy;
 mod refusal;
+mod refusals;
 pub mod shares;
 mod strategy;
+mod table;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -33,5 +35,6 @@ pub use policy::{
     Tolerance, WorkerList,
 };
 pub use refusal::{Refusal, Skip};
+pub use table::{Call, FunctionFacts, Loads, PlacedCall, Table};
 pub use view::{FunctionPlacement, Health, Load, Request, View};
 pub use workers::{MAX_WORKERS, Worker, WorkerIndex, WorkerSet, Workers};

@@ -24,6 +24,11 @@ pub enum Skip {
         /// The time, in milliseconds of the caller's clock.
         until_ms: u64,
     },
+    /// It has refused calls of this function; it gets some until this time only if all others are full.
+    Refuses {
+        /// The time, in milliseconds of the caller's clock.
+        until_ms: u64,
+    },
     /// It is in another zone, and `distribution` is `isolated`.
     Isolated,
     /// It is not in the zone of the controller that is away (`topology_tolerance: same`).
@@ -54,7 +59,7 @@ pub enum Skip {
 }
 
 impl Skip {
-    const KINDS: usize = 12;
+    const KINDS: usize = 13;
 
     fn kind(self) -> usize {
         match self {
@@ -70,6 +75,7 @@ impl Skip {
             Self::CapacityUsed { .. } => 9,
             Self::Concurrent { .. } => 10,
             Self::Full => 11,
+            Self::Refuses { .. } => 12,
         }
     }
 }
@@ -88,6 +94,7 @@ const KIND_TEXTS: [&str; Skip::KINDS] = [
     "over `capacity_used`",
     "at `max_concurrent_invocations`",
     "full",
+    "refusing calls of the function",
 ];
 
 /// Why no worker was chosen.

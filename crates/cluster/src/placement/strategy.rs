@@ -123,7 +123,7 @@ impl Choice<'_> {
         if usable.contains(local) {
             return Some(local);
         }
-        let rtt = |index: WorkerIndex| self.view.load(index).rtt_us;
+        let rtt = |index: WorkerIndex| self.view.rtt_us(index);
         let least = usable.iter().map(rtt).min()?;
         let far = least.saturating_add(EQUALLY_NEAR_US.max(least / 4));
         let near: WorkerSet = usable.iter().filter(|index| rtt(*index) <= far).collect();

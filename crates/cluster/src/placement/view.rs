@@ -1,6 +1,12 @@
 //! What a node knows about its workers at the time of a decision, and what it is asked for.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use super::refusals::Refusals;
 use super::workers::{WorkerIndex, WorkerSet, Workers};
+use crate::calls::CallLoad;
 
 /// Can a worker be given work?
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -76,7 +82,7 @@ impl Load {
 }
 
 /// A worker of which nothing is known.
-static AWAY: Load = Load {
+const AWAY: Load = Load {
     health: Health::Away,
     memory_free_bytes: 0,
     memory_total_bytes: 0,
@@ -95,20 +101,51 @@ static AWAY: Load = Load {
 pub struct View {
     /// Loads in the order of [`Workers`]. A worker without one is away.
     pub loads: Vec<Load>,
+    /// The calls of this node to each worker, in the order of [`Workers`]; they replace `in_flight` and `back_off_until_ms` of
+    /// its load. May be shorter.
+    pub calls: Vec<Option<CallLoad>>,
     /// For each function of [`Compiled::affinity_functions`](super::Compiled::affinity_functions), in that order: the
-    /// workers that run it now.
+    /// workers that report that they run it.
     pub running: Vec<WorkerSet>,
+    /// For the same functions, in the order of [`Workers`]: invocations that this node knows of by itself. May be shorter.
+    pub counted: Vec<Vec<Arc<AtomicU32>>>,
 }
 
 impl View {
-    pub(crate) fn load(&self, worker: WorkerIndex) -> &Load {
-        self.loads.get(usize::from(worker)).unwrap_or(&AWAY)
+    pub(crate) fn load(&self, worker: WorkerIndex) -> Load {
+        let index = usize::from(worker);
+        let load = self.loads.get(index).copied().unwrap_or(AWAY);
+        match self.calls.get(index) {
+            Some(Some(calls)) => Load {
+                in_flight: u32::try_from(calls.in_flight()).unwrap_or(u32::MAX),
+                back_off_until_ms: calls.back_off_until_ms(),
+                ..load
+            },
+            _ => load,
+        }
+    }
+
+    /// Round trip in microseconds.
+    pub(crate) fn rtt_us(&self, worker: WorkerIndex) -> u32 {
+        self.loads.get(usize::from(worker)).map_or(AWAY.rtt_us, |load| load.rtt_us)
+    }
+
+    /// The workers that run a function of [`Compiled::affinity_functions`](super::Compiled::affinity_functions).
+    pub(crate) fn runs(&self, function: u16) -> WorkerSet {
+        let function = usize::from(function);
+        let mut workers = self.running.get(function).copied().unwrap_or_default();
+        for (index, count) in self.counted.get(function).into_iter().flatten().enumerate() {
+            if count.load(Relaxed) > 0 {
+                workers.insert(index as WorkerIndex);
+            }
+        }
+        workers
     }
 }
 
 /// A function as policies see it. The caller keeps one per function, and makes it anew when the compiled policy, the
 /// members, or the places of its code and objects change.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct FunctionPlacement {
     /// The position of the tag in the compiled policy; `None`: no policy applies.
     pub(crate) tag: Option<u16>,
@@ -120,6 +157,8 @@ pub struct FunctionPlacement {
     pub(crate) data: WorkerSet,
     /// Workers in the zones of those.
     pub(crate) near_data: WorkerSet,
+    /// Workers that have refused calls of the function.
+    pub(crate) refusals: Arc<Refusals>,
 }
 
 impl FunctionPlacement {
@@ -131,11 +170,11 @@ impl FunctionPlacement {
     /// Sets the workers that hold the objects that the function may use.
     #[must_use]
     pub fn with_data(mut self, workers: &Workers, data: WorkerSet) -> Self {
-        let zones: Vec<&str> =
+        let zones: HashSet<&str> =
             data.iter().filter_map(|index| workers.get(index)?.zone.as_deref()).collect();
         self.data = data;
         self.near_data =
-            workers.select(|worker| worker.zone.as_deref().is_some_and(|zone| zones.contains(&zone)));
+            workers.select(|worker| worker.zone.as_deref().is_some_and(|zone| zones.contains(zone)));
         self
     }
 }

@@ -13,6 +13,8 @@
 //! }
 //! ```
 
+mod calls;
+mod cluster;
 mod network;
 mod transfers;
 
@@ -29,6 +31,8 @@ use crate::replication::{
 };
 use network::Links;
 
+pub use calls::{CallOutcome, CallPlan, CallSimulation, KnownShares};
+pub use cluster::{ClusterSimulation, HANDSHAKE_BYTES, Heartbeats, PACKET_BYTES, Traffic, ZoneNetwork};
 pub use network::{Network, Random};
 pub use transfers::{Behaviour, TransferNetwork, TransferSimulation};
 

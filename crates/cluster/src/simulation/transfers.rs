@@ -52,6 +52,8 @@ pub struct TransferSimulation {
     agenda: BinaryHeap<Reverse<(Duration, u64, Happening)>>,
     sequence: u64,
     blames: Vec<(NodeId, NodeId)>,
+    /// Times that deltas took, in the order of their arrival.
+    delta_times: Vec<Duration>,
 }
 
 struct Node {
@@ -111,7 +113,24 @@ struct Packet {
     from: NodeId,
     to: NodeId,
     epoch: u64,
-    bytes: Bytes,
+    content: Content,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Content {
+    /// A message about artefacts.
+    Artefact(Bytes),
+    /// Other traffic of the same links, sent at a time.
+    Delta { bytes: u64, sent_at: Duration },
+}
+
+impl Content {
+    fn size_bytes(&self) -> u64 {
+        match self {
+            Self::Artefact(bytes) => bytes.len() as u64 + OVERHEAD_BYTES,
+            Self::Delta { bytes, .. } => *bytes,
+        }
+    }
 }
 
 impl TransferSimulation {
@@ -129,6 +148,7 @@ impl TransferSimulation {
             agenda: BinaryHeap::new(),
             sequence: 0,
             blames: Vec::new(),
+            delta_times: Vec::new(),
         }
     }
 
@@ -305,6 +325,16 @@ impl TransferSimulation {
         &self.blames
     }
 
+    /// Sends other traffic over the same links, behind the messages that wait.
+    pub fn send_delta(&mut self, from: NodeId, to: NodeId, bytes: u64) {
+        self.enter(from, to, Content::Delta { bytes, sent_at: self.now });
+    }
+
+    /// The times that deltas took.
+    pub fn delta_times(&self) -> &[Duration] {
+        &self.delta_times
+    }
+
     /// Number of chunks of a blob that a node has stored.
     pub fn stored(&self, node: NodeId, blob: BlobDigest) -> usize {
         self.nodes.get(&node).and_then(|at| at.stored.get(&blob)).map_or(0, ChunkSet::count)
@@ -366,7 +396,7 @@ impl TransferSimulation {
 
     fn passed(&mut self, stage: Stage, packet: Packet) {
         let (now, rate) = (self.now, self.network.bytes_per_second);
-        let size = packet.bytes.len() as u64 + OVERHEAD_BYTES;
+        let size = packet.content.size_bytes();
         let is_lost = !self.is_reachable(packet.from, packet.to);
         let zone = |node: &NodeId| self.nodes.get(node).map(|at| at.zone.clone());
         let (Some(from), Some(to)) = (zone(&packet.from), zone(&packet.to)) else { return };
@@ -386,11 +416,14 @@ impl TransferSimulation {
                 let at = receiver.down.pass(size, rate, now) + latency;
                 self.plan(at, Happening::Passed(Stage::Down, packet));
             }
-            Stage::Down => {
-                if let Ok(message) = Message::decode_frame(packet.bytes) {
-                    self.handle(packet.to, Event::Received { node: packet.from, message });
+            Stage::Down => match packet.content {
+                Content::Artefact(bytes) => {
+                    if let Ok(message) = Message::decode_frame(bytes) {
+                        self.handle(packet.to, Event::Received { node: packet.from, message });
+                    }
                 }
-            }
+                Content::Delta { sent_at, .. } => self.delta_times.push(now - sent_at),
+            },
         }
     }
 
@@ -459,14 +492,16 @@ impl TransferSimulation {
     }
 
     fn send(&mut self, from: NodeId, to: NodeId, message: &Message) {
+        self.enter(from, to, Content::Artefact(message.encode_to_vec().into()));
+    }
+
+    fn enter(&mut self, from: NodeId, to: NodeId, content: Content) {
         if !self.is_reachable(from, to) {
             return;
         }
-        let bytes: Bytes = message.encode_to_vec().into();
-        let size = bytes.len() as u64 + OVERHEAD_BYTES;
         let Some(at) = self.nodes.get_mut(&from) else { return };
-        let passed = at.up.pass(size, self.network.bytes_per_second, self.now);
-        let packet = Packet { from, to, epoch: self.epoch, bytes };
+        let passed = at.up.pass(content.size_bytes(), self.network.bytes_per_second, self.now);
+        let packet = Packet { from, to, epoch: self.epoch, content };
         self.plan(passed, Happening::Passed(Stage::Up, packet));
     }
 }

@@ -32,10 +32,12 @@ pub struct Facts {
     pub labels: Vec<String>,
     /// The software version, for people to read.
     pub software: String,
-    /// The apps that were deployed to the cluster.
+    /// The apps.
     pub apps: Vec<AppFact>,
     /// Number of apps that did not fit.
     pub apps_omitted: u32,
+    /// The placement policies; `None` if the node has none.
+    pub policy: Option<PolicyFact>,
 }
 
 /// The zone of a node.
@@ -61,29 +63,68 @@ pub enum ZoneSource {
 pub struct AppFact {
     /// The app's name.
     pub app: String,
-    /// The digest of the revision that `state` is about.
-    pub revision: [u8; 32],
-    /// The state of the revision.
-    pub state: AppState,
+    /// The live revision; `None` if the app is not live there.
+    pub live: Option<LiveRevision>,
+    /// The decision of the cluster that the node has not carried out yet.
+    pub next: Option<NextRevision>,
+    /// True while objects of its functions have not arrived from the other members. False from nodes of older versions.
+    pub lacks_objects: bool,
 }
 
-/// The state of a revision on a node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AppState {
-    /// It is live, and the node runs its functions.
-    Live,
-    /// Its manifest is known; other nodes run its functions.
+/// A revision that is live on a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LiveRevision {
+    /// Its digest.
+    pub revision: [u8; 32],
+    /// The nodes that run its functions.
+    pub runs: Runs,
+    /// The number of the decision of the cluster that the node has carried out, or that a deploy to it alone overrides; 0 for
+    /// none.
+    pub number: u64,
+}
+
+/// The nodes that run the functions of a live app.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Runs {
+    /// This one, as the cluster has decided.
+    Here,
+    /// Other ones: this node knows its manifest.
     Elsewhere,
+    /// This one, to which alone it was deployed.
+    HereAlone,
+}
+
+/// A revision that is to become live on a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NextRevision {
+    /// Its digest; `None` for the removal of the app.
+    pub revision: Option<[u8; 32]>,
+    /// Its state.
+    pub state: NextState,
+}
+
+/// The state of a revision that is to become live.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NextState {
     /// It is being fetched.
     Fetching {
         /// The part that has arrived, in permille.
         permille: u16,
     },
-    /// It could not be made live.
+    /// It could not be made live; the node tries again.
     Failed {
         /// The cause; at most [`MAX_REASON_BYTES`].
         reason: String,
     },
+}
+
+/// The newest placement policies that a node knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PolicyFact {
+    /// BLAKE3 digest of their text.
+    pub digest: [u8; 32],
+    /// The reason why they are not in force on the node; at most [`MAX_REASON_BYTES`].
+    pub refused: Option<String>,
 }
 
 impl Facts {
@@ -97,6 +138,12 @@ impl Facts {
             software: cut(&self.software, MAX_SOFTWARE_BYTES).to_owned(),
             apps: Vec::new(),
             apps_omitted: self.apps_omitted,
+            policy: self.policy.as_ref().map_or_else(Bytes::new, |policy| digest_bytes(&policy.digest)),
+            policy_refused: self.policy.as_ref().is_some_and(|policy| policy.refused.is_some()),
+            policy_reason: match self.policy.as_ref().and_then(|policy| policy.refused.as_deref()) {
+                Some(reason) => cut(reason, MAX_REASON_BYTES).to_owned(),
+                None => String::new(),
+            },
         };
         let mut bytes = wire.encoded_len() + OMITTED_BYTES;
         for (index, app) in self.apps.iter().enumerate() {
@@ -134,12 +181,18 @@ impl Facts {
             name if is_label(&name) => Some(Zone { name, source }),
             _ => return Err(StatusError::Invalid { field: "zone" }),
         };
+        at_most("policy_reason", wire.policy_reason.len(), MAX_REASON_BYTES)?;
+        let policy = digest(&wire.policy, "policy")?.map(|digest| PolicyFact {
+            digest,
+            refused: wire.policy_refused.then_some(wire.policy_reason),
+        });
         let mut facts = Self {
             zone,
             labels: wire.labels,
             software: wire.software,
             apps: Vec::with_capacity(wire.apps.len()),
             apps_omitted: wire.apps_omitted,
+            policy,
         };
         let mut names = HashSet::with_capacity(wire.apps.len());
         for app in wire.apps {
@@ -157,18 +210,27 @@ impl Facts {
 
 impl AppFact {
     fn to_wire(&self) -> AppWire {
-        let (state, permille, reason) = match &self.state {
-            AppState::Live => (0, 0, ""),
-            AppState::Elsewhere => (1, 0, ""),
-            AppState::Fetching { permille } => (2, *permille, ""),
-            AppState::Failed { reason } => (3, 0, cut(reason, MAX_REASON_BYTES)),
+        let runs = match self.live.map(|live| live.runs) {
+            None | Some(Runs::Here) => 0,
+            Some(Runs::Elsewhere) => 1,
+            Some(Runs::HereAlone) => 2,
         };
+        let (state, permille, reason) = match self.next.as_ref().map(|next| &next.state) {
+            None => (0, 0, ""),
+            Some(NextState::Fetching { permille }) => (1, *permille, ""),
+            Some(NextState::Failed { reason }) => (2, 0, cut(reason, MAX_REASON_BYTES)),
+        };
+        let next = self.next.as_ref().and_then(|next| next.revision.as_ref());
         AppWire {
             app: self.app.clone(),
-            revision: Bytes::copy_from_slice(&self.revision),
+            live: self.live.map_or_else(Bytes::new, |live| digest_bytes(&live.revision)),
+            runs,
+            number: self.live.map_or(0, |live| live.number),
+            next: next.map_or_else(Bytes::new, digest_bytes),
             state,
             permille: permille.into(),
             reason: reason.to_owned(),
+            lacks_objects: self.lacks_objects,
         }
     }
 
@@ -180,16 +242,38 @@ impl AppFact {
         if wire.app.is_empty() || wire.app.chars().any(char::is_control) {
             return Err(StatusError::Invalid { field: "app" });
         }
-        let revision =
-            wire.revision.as_ref().try_into().map_err(|_| StatusError::Invalid { field: "revision" })?;
-        let state = match wire.state {
-            0 => AppState::Live,
-            1 => AppState::Elsewhere,
-            2 => AppState::Fetching { permille: wire.permille as u16 },
-            3 => AppState::Failed { reason: wire.reason },
+        let runs = match wire.runs {
+            0 => Runs::Here,
+            1 => Runs::Elsewhere,
+            2 => Runs::HereAlone,
             _ => return Ok(None),
         };
-        Ok(Some(Self { app: wire.app, revision, state }))
+        let live = digest(&wire.live, "live")?.map(|revision| LiveRevision {
+            revision,
+            runs,
+            number: wire.number,
+        });
+        let state = match wire.state {
+            0 => None,
+            1 => Some(NextState::Fetching { permille: wire.permille as u16 }),
+            2 => Some(NextState::Failed { reason: wire.reason }),
+            _ => return Ok(None),
+        };
+        let revision = digest(&wire.next, "next")?;
+        let next = state.map(|state| NextRevision { revision, state });
+        Ok(Some(Self { app: wire.app, live, next, lacks_objects: wire.lacks_objects }))
+    }
+}
+
+fn digest_bytes(digest: &[u8; 32]) -> Bytes {
+    Bytes::copy_from_slice(digest)
+}
+
+/// A digest, or none if the field is empty.
+fn digest(bytes: &[u8], field: &'static str) -> Result<Option<[u8; 32]>, StatusError> {
+    match bytes {
+        [] => Ok(None),
+        bytes => bytes.try_into().map(Some).map_err(|_| StatusError::Invalid { field }),
     }
 }
 
@@ -205,13 +289,26 @@ mod tests {
 
     use super::*;
 
-    fn states() -> impl Strategy<Value = AppState> {
+    fn runs() -> impl Strategy<Value = Runs> {
+        prop_oneof![Just(Runs::Here), Just(Runs::Elsewhere), Just(Runs::HereAlone)]
+    }
+
+    fn states() -> impl Strategy<Value = NextState> {
         prop_oneof![
-            Just(AppState::Live),
-            Just(AppState::Elsewhere),
-            (0_u16..=1_000).prop_map(|permille| AppState::Fetching { permille }),
-            "[a-zé]{0,90}".prop_map(|reason| AppState::Failed { reason }),
+            (0_u16..=1_000).prop_map(|permille| NextState::Fetching { permille }),
+            "[a-zé]{0,90}".prop_map(|reason| NextState::Failed { reason }),
         ]
+    }
+
+    prop_compose! {
+        fn app()(
+            live in prop::option::of((any::<[u8; 32]>(), runs(), any::<u64>())),
+            next in prop::option::of((any::<Option<[u8; 32]>>(), states())),
+            lacks_objects in any::<bool>(),
+        ) -> (Option<LiveRevision>, Option<NextRevision>, bool) {
+            let live = live.map(|(revision, runs, number)| LiveRevision { revision, runs, number });
+            (live, next.map(|(revision, state)| NextRevision { revision, state }), lacks_objects)
+        }
     }
 
     prop_compose! {
@@ -219,15 +316,17 @@ mod tests {
             zone in prop::option::of(("[a-z0-9._=-]{1,63}", any::<bool>())),
             labels in vec("[A-Za-z0-9._=-]{1,63}", 0..=MAX_LABELS),
             software in "[0-9.]{0,20}",
-            apps in prop::collection::btree_map("[a-z-]{1,40}", (any::<[u8; 32]>(), states()), 0..40),
+            apps in prop::collection::btree_map("[a-z-]{1,40}", app(), 0..40),
             apps_omitted in any::<u32>(),
+            policy in prop::option::of((any::<[u8; 32]>(), prop::option::of("[a-zé]{0,90}"))),
         ) -> Facts {
             let source = |measured| if measured { ZoneSource::Measured } else { ZoneSource::Configured };
             let apps = apps.into_iter();
             Facts {
                 zone: zone.map(|(name, measured)| Zone { name, source: source(measured) }),
                 labels, software, apps_omitted,
-                apps: apps.map(|(app, (revision, state))| AppFact { app, revision, state }).collect(),
+                apps: apps.map(|(app, (live, next, lacks_objects))| AppFact { app, live, next, lacks_objects }).collect(),
+                policy: policy.map(|(digest, refused)| PolicyFact { digest, refused }),
             }
         }
     }
@@ -263,21 +362,25 @@ mod tests {
         let reason = "é".repeat(MAX_REASON_BYTES);
         let app = |number: usize| AppFact {
             app: format!("{number:0>200}"),
-            revision: [7; 32],
-            state: AppState::Failed { reason: reason.clone() },
+            live: None,
+            next: Some(NextRevision {
+                revision: Some([7; 32]),
+                state: NextState::Failed { reason: reason.clone() },
+            }),
+            lacks_objects: false,
         };
         let facts = Facts { apps: (0..1_000).map(app).collect(), ..Facts::default() };
         let bytes = facts.encode();
         assert!(bytes.len() <= MAX_FACTS_BYTES && bytes.len() > MAX_FACTS_BYTES - 1_000, "{}", bytes.len());
         let decoded = Facts::decode(&bytes).unwrap();
         assert_eq!(decoded.apps.len() + decoded.apps_omitted as usize, 1_000);
-        assert_eq!(decoded.apps[0].state, AppState::Failed { reason: "é".repeat(MAX_REASON_BYTES / 2) });
+        let state = NextState::Failed { reason: "é".repeat(MAX_REASON_BYTES / 2) };
+        assert_eq!(decoded.apps[0].next.as_ref().unwrap().state, state);
     }
 
     #[test]
     fn invalid_facts_are_refused() {
-        let app =
-            |app: &str| AppWire { app: app.into(), revision: vec![1; 32].into(), ..AppWire::default() };
+        let app = |app: &str| AppWire { app: app.into(), live: vec![1; 32].into(), ..AppWire::default() };
         let cases = [
             (FactsWire { zone: "a b".into(), ..FactsWire::default() }, "zone"),
             (FactsWire { labels: vec![String::new()], ..FactsWire::default() }, "labels"),
@@ -288,11 +391,12 @@ mod tests {
             (FactsWire { apps: vec![app(&"a".repeat(256))], ..FactsWire::default() }, "app"),
             (
                 FactsWire {
-                    apps: vec![AppWire { revision: vec![1; 31].into(), ..app("a") }],
+                    apps: vec![AppWire { live: vec![1; 31].into(), ..app("a") }],
                     ..FactsWire::default()
                 },
-                "revision",
+                "live",
             ),
+            (FactsWire { policy: vec![1; 31].into(), ..FactsWire::default() }, "policy"),
             (
                 FactsWire { apps: vec![AppWire { permille: 1_001, ..app("a") }], ..FactsWire::default() },
                 "permille",

@@ -6,11 +6,14 @@ mod facts;
 mod load;
 mod wire;
 
-pub use facts::{AppFact, AppState, Facts, MAX_LABELS, MAX_REASON_BYTES, Zone, ZoneSource};
-pub use load::{Load, Readiness};
+pub use facts::{
+    AppFact, Facts, LiveRevision, MAX_LABELS, MAX_REASON_BYTES, NextRevision, NextState, PolicyFact, Runs,
+    Zone, ZoneSource,
+};
+pub use load::{Load, MAX_RUNNING_FUNCTIONS, Readiness, function_digest};
 
 /// Maximum length of an encoded [`Load`], in bytes.
-pub const MAX_LOAD_BYTES: usize = 256;
+pub const MAX_LOAD_BYTES: usize = 512;
 /// Maximum length of encoded [`Facts`], in bytes.
 pub const MAX_FACTS_BYTES: usize = 64 * 1_024;
 

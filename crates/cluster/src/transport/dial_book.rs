@@ -4,7 +4,7 @@
 //! case that only it can reach the first. A bootstrap address is dialled until the peer there is connected,
 //! and again whenever it is not.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 use libp2p::PeerId;
 
@@ -78,7 +78,7 @@ impl DialBook {
     pub(crate) fn plan(
         &mut self,
         now_ms: u64,
-        known: &HashSet<PeerId>,
+        known: &BTreeSet<PeerId>,
         connected: impl Fn(&PeerId) -> bool,
         waits_until: impl Fn(&PeerId) -> Option<u64>,
     ) -> Plan {
@@ -178,11 +178,11 @@ mod tests {
     fn the_lower_dials_at_once_and_the_higher_later() {
         let (low, high) = two();
         let mut book = DialBook::new(low, vec![]);
-        let plan = book.plan(0, &HashSet::from([high]), |_| false, |_| None);
+        let plan = book.plan(0, &BTreeSet::from([high]), |_| false, |_| None);
         assert_eq!(plan, Plan { dial: vec![Target::Peer(high)], again_at_ms: None });
 
         let mut book = DialBook::new(high, vec![]);
-        let known = HashSet::from([low, high]);
+        let known = BTreeSet::from([low, high]);
         let plan = book.plan(1_000, &known, |_| false, |_| None);
         assert_eq!(plan, Plan { dial: vec![], again_at_ms: Some(6_000) });
         assert_eq!(book.plan(2_000, &known, |_| true, |_| None), Plan::default());
@@ -194,7 +194,7 @@ mod tests {
     fn an_address_is_dialled_again_for_ever_and_less_often() {
         let (low, high) = two();
         let mut book = DialBook::new(high, vec!["pi:7071".parse().unwrap()]);
-        let none = HashSet::new();
+        let none = BTreeSet::new();
         let (mut now_ms, mut pauses) = (0, Vec::new());
         for _ in 0..10 {
             let plan = book.plan(now_ms, &none, |_| false, |_| None);
@@ -220,9 +220,9 @@ mod tests {
     fn few_dials_are_under_way_at_once() {
         let (low, _) = two();
         let mut book = DialBook::new(low, vec!["pi:7071".parse().unwrap(); 100]);
-        let plan = book.plan(0, &HashSet::new(), |_| false, |_| None);
+        let plan = book.plan(0, &BTreeSet::new(), |_| false, |_| None);
         assert_eq!(plan.dial.len(), MAX_DIALS);
         book.failed(Target::Bootstrap(0), 0, 0);
-        assert_eq!(book.plan(0, &HashSet::new(), |_| false, |_| None).dial, [Target::Bootstrap(16)]);
+        assert_eq!(book.plan(0, &BTreeSet::new(), |_| false, |_| None).dial, [Target::Bootstrap(16)]);
     }
 }

@@ -1,6 +1,6 @@
 //! The task that owns libp2p: listens, dials, and gives every connection its channel.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -176,7 +176,7 @@ impl Driver {
     /// Dials the targets that are due, and gives the time when the next one is.
     fn dial_due(&mut self) -> u64 {
         let now_ms = self.now_ms();
-        let mut known: HashSet<PeerId> = self.discovered.peers().collect();
+        let mut known: BTreeSet<PeerId> = self.discovered.peers().collect();
         known.extend(
             (self.channels.greeter.gossip.membership.lock().members())
                 .filter(|member| !member.addresses.is_empty())

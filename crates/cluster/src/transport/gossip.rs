@@ -53,10 +53,16 @@ impl Gossip {
         Self { membership, peers, admission, counters, dial_signal, is_unreported }
     }
 
-    /// Puts the first control frames into a new channel's outbox: members, and revocations if the peer knows other ones.
+    /// Puts the first control frames into a new channel's outbox: members and revocations, if the peer knows other ones.
     pub(crate) fn introduce(&self, peer: &Peer, hello: &Hello) {
-        for body in self.members_frames(peer.peer_id()) {
-            peer.outbox.control(Kind::Members, body);
+        // A thousand members take some 250 kB, and each node has a thousand channels.
+        let has_same_members = hello
+            .members_digest
+            .is_some_and(|digest| digest == self.membership.lock().digest_for(&peer.peer_id()));
+        if !has_same_members {
+            for body in self.members_frames(peer.peer_id()) {
+                peer.outbox.control(Kind::Members, body);
+            }
         }
         let membership = self.membership.lock();
         let revocations = membership.revocations();

@@ -130,7 +130,7 @@ impl Greeter {
 
     /// Both send Hello and judge. The higher peer id answers immediately; the lower one has the last word later.
     async fn greet(&self, link: &Link, stream: &mut Stream) -> Result<(Arc<Peer>, Hello), Failure> {
-        frame::write(stream, Kind::Hello, &self.local.hello().encode()).await.map_err(lost)?;
+        frame::write(stream, Kind::Hello, &self.local.hello(&link.peer).encode()).await.map_err(lost)?;
         let body = self.expect(stream, Kind::Hello).await?;
         let hello = Hello::decode(&body).map_err(Failure::Ours)?;
         let greeted = {

@@ -90,7 +90,7 @@ impl Handle {
         peer.open_stream(purpose).await
     }
 
-    /// Sets the load of this node, at most 256 bytes. Members get it with the heartbeat, within a second.
+    /// Sets the load of this node, at most 512 bytes. Members get it with the heartbeat, within a second.
     ///
     /// # Errors
     /// `TooLong`.

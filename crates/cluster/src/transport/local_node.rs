@@ -71,8 +71,8 @@ impl LocalNode {
         addresses
     }
 
-    /// This node's Hello.
-    pub(crate) fn hello(&self) -> Hello {
+    /// This node's Hello to a peer.
+    pub(crate) fn hello(&self, peer: &PeerId) -> Hello {
         let addresses = self.addresses();
         let membership = self.membership.lock();
         Hello {
@@ -80,6 +80,7 @@ impl LocalNode {
             software: self.software.clone(),
             certificate: membership.own().encode(),
             revocations_digest: Some(membership.revocations().digest()),
+            members_digest: Some(membership.digest_for(peer)),
             unix_ms: self.clock.unix_ms(),
             incarnation: self.incarnation,
             instance: Some(self.instance),

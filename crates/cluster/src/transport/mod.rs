@@ -9,7 +9,7 @@ mod channel;
 mod clock;
 mod copy_detector;
 mod counters;
-mod dial_book;
+pub(crate) mod dial_book;
 mod dial_signal;
 mod discovered;
 mod driver;
@@ -24,11 +24,12 @@ mod local_node;
 mod node_starts;
 mod options;
 mod outbox;
+pub(crate) mod outgoing_queue;
 mod peer;
 mod peer_stream;
 mod peer_table;
 mod start;
-mod status;
+pub(crate) mod status;
 
 #[cfg(test)]
 mod tests;

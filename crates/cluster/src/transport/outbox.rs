@@ -1,107 +1,71 @@
 //! Frames that wait to be sent to one peer. Bounded by bytes; adding one never waits.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::clock::TransportClock;
-use super::status::{LocalStatus, SentLoad};
-use crate::network::frame::{self, Kind};
+use super::outgoing_queue::{Batch, OutgoingQueue};
+use super::status::LocalStatus;
+use crate::network::frame::Kind;
 
-/// Size of one write to the stream, about.
-const BATCH_BYTES: usize = 64 * 1_024;
-/// Control frames that may wait; the others are sent at the next connection.
-const MAX_CONTROL_FRAMES: usize = 128;
-
-/// Memory overhead of a frame; without it, empty frames would be unbounded.
-const FRAME_OVERHEAD_BYTES: usize = 32;
-
-/// Frames that wait for the peer's writer.
+/// Frames that wait for the peer's writer: an [`OutgoingQueue`] that wakes the writer.
 pub(crate) struct Outbox {
-    limit_bytes: usize,
     status: Arc<LocalStatus>,
     clock: TransportClock,
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<OutgoingQueue>,
     ready: Notify,
     writable: Notify,
-}
-
-#[derive(Default)]
-struct Waiting {
-    frames: VecDeque<Bytes>,
-    /// Bytes of the frames that wait or are being written.
-    bytes: usize,
-    control: VecDeque<(Kind, Vec<u8>)>,
-    ping: Option<u64>,
-    pong: Option<u64>,
-    sent_load: SentLoad,
-    facts: Option<Bytes>,
-    someone_was_refused: bool,
-}
-
-/// The next bytes to write.
-pub(crate) struct Batch {
-    pub(crate) bytes: BytesMut,
-    data_bytes: usize,
 }
 
 impl Outbox {
     /// The load of `status` goes with other frames.
     pub(crate) fn new(limit_bytes: usize, status: Arc<LocalStatus>, clock: TransportClock) -> Self {
-        let (waiting, ready, writable) = Default::default();
-        Self { limit_bytes, status, clock, waiting, ready, writable }
+        let (ready, writable) = Default::default();
+        Self { status, clock, waiting: Mutex::new(OutgoingQueue::new(limit_bytes)), ready, writable }
     }
 
     /// Adds a frame of the node; false if the outbox is full. A frame larger than the limit fits if nothing else waits.
     pub(crate) fn try_send(&self, frame: Bytes) -> bool {
-        let mut waiting = self.waiting.lock();
-        let bytes = waiting.bytes.saturating_add(cost_bytes(&frame));
-        if waiting.bytes > 0 && bytes > self.limit_bytes {
-            waiting.someone_was_refused = true;
-            return false;
+        let is_added = self.waiting.lock().try_send(frame);
+        if is_added {
+            self.ready.notify_one();
         }
-        waiting.bytes = bytes;
-        waiting.frames.push_back(frame);
-        drop(waiting);
-        self.ready.notify_one();
-        true
+        is_added
     }
 
     /// Adds a control frame.
     pub(crate) fn control(&self, kind: Kind, body: Vec<u8>) {
-        let mut waiting = self.waiting.lock();
-        if waiting.control.len() < MAX_CONTROL_FRAMES {
-            waiting.control.push_back((kind, body));
-        }
-        drop(waiting);
+        self.waiting.lock().control(kind, body);
         self.ready.notify_one();
     }
 
     /// Adds a heartbeat; it replaces one that waits.
     pub(crate) fn ping(&self, token: u64) {
-        self.waiting.lock().ping = Some(token);
+        self.waiting.lock().ping(token);
         self.ready.notify_one();
     }
 
     /// Adds the answer to a heartbeat; it replaces one that waits.
     pub(crate) fn pong(&self, token: u64) {
-        self.waiting.lock().pong = Some(token);
+        self.waiting.lock().pong(token);
         self.ready.notify_one();
     }
 
     /// Adds the facts of this node; they replace those that wait.
     pub(crate) fn facts(&self, facts: Bytes) {
-        self.waiting.lock().facts = Some(facts);
+        self.waiting.lock().facts(facts);
         self.ready.notify_one();
     }
 
     /// Waits for something to write. For one writer only. Cancel-safe.
     pub(crate) async fn next(&self) -> Batch {
         loop {
-            if let Some(batch) = self.take() {
+            let (load, now_ms) = (self.status.load(), self.clock.now_ms());
+            let batch = self.waiting.lock().take(&load, now_ms);
+            if let Some(batch) = batch {
                 return batch;
             }
             self.ready.notified().await;
@@ -110,11 +74,8 @@ impl Outbox {
 
     /// The batch was written: its room is free again.
     pub(crate) fn written(&self, batch: &Batch) {
-        let mut waiting = self.waiting.lock();
-        waiting.bytes = waiting.bytes.saturating_sub(batch.data_bytes);
-        if waiting.someone_was_refused && waiting.bytes <= self.limit_bytes / 2 {
-            waiting.someone_was_refused = false;
-            drop(waiting);
+        let has_room = self.waiting.lock().written(batch);
+        if has_room {
             self.writable.notify_one();
         }
     }
@@ -123,52 +84,18 @@ impl Outbox {
     pub(crate) async fn writable(&self) {
         self.writable.notified().await;
     }
-
-    fn take(&self) -> Option<Batch> {
-        let mut waiting = self.waiting.lock();
-        let mut batch = Batch { bytes: BytesMut::new(), data_bytes: 0 };
-        let (pong, ping) = (waiting.pong.take(), waiting.ping.take());
-        for (kind, token) in [(Kind::Pong, pong), (Kind::Ping, ping)] {
-            if let Some(token) = token {
-                frame::put(&mut batch.bytes, kind, &token.to_be_bytes());
-            }
-        }
-        if let Some(facts) = waiting.facts.take() {
-            frame::put(&mut batch.bytes, Kind::Facts, &facts);
-        }
-        while batch.bytes.len() < BATCH_BYTES
-            && let Some((kind, body)) = waiting.control.pop_front()
-        {
-            frame::put(&mut batch.bytes, kind, &body);
-        }
-        while batch.bytes.len() < BATCH_BYTES
-            && let Some(body) = waiting.frames.pop_front()
-        {
-            frame::put(&mut batch.bytes, Kind::Data, &body);
-            batch.data_bytes += cost_bytes(&body);
-        }
-        if batch.bytes.is_empty() {
-            return None;
-        }
-        let load = self.status.load();
-        if waiting.sent_load.is_due(&load, self.clock.now_ms()) {
-            frame::put(&mut batch.bytes, Kind::Load, &load);
-        }
-        Some(batch)
-    }
-}
-
-fn cost_bytes(frame: &Bytes) -> usize {
-    frame.len().saturating_add(FRAME_OVERHEAD_BYTES)
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::BytesMut;
     use futures_util::FutureExt;
 
     use edgefaas_platform::Clock;
 
+    use super::super::outgoing_queue::MAX_CONTROL_FRAMES;
     use super::*;
+    use crate::network::frame;
 
     fn outbox(limit_bytes: usize) -> Outbox {
         Outbox::new(limit_bytes, Arc::default(), TransportClock::new(Clock::system()))

@@ -48,7 +48,7 @@ pub fn policy(text: &str, seed: u64) -> bool {
         .affinity_functions()
         .iter()
         .map(|_| workers.select(|worker| bits(1, worker.node_id + 2) == 0));
-    let view = View { loads: loads.collect(), running: running.collect() };
+    let view = View { loads: loads.collect(), running: running.collect(), ..View::default() };
     let code = workers.select(|worker| bits(2, worker.node_id + 3) != 0);
     for tag in policy.tags.iter().map(|tag| Some(tag.name.as_str())).chain([None]) {
         let function = compiled.function("measure", tag, code).with_data(&workers, code);

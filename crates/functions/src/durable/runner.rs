@@ -571,6 +571,7 @@ fn invocation(function: &str, pending: &Pending) -> Invocation {
         depth: pending.depth,
         lineage: None,
         placed_by: None,
+        order_key: pending.order_key,
         event: pending.event.clone(),
     }
 }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use edgefaas_cluster::calls::NotStarted;
 use edgefaas_isolates::Reply;
 
 use super::unfinished::Unfinished;
 use super::{Attempt, Effects, Entered, Invoker, Place};
 use crate::invocation::{Invocation, InvocationError, Outcome};
 use crate::registry::{Code, LiveFunction};
-use crate::remote::{Arrival, Elsewhere, Ended, NoNode, RemoteNode, Repeat, ThisNode};
+use crate::remote::{Arrival, Elsewhere, Ended, NoNode, NodeFailure, RemoteNode, Repeat, ThisNode};
 
 /// Time for the way to another node and back, besides the limits of the function.
 const WAY: Duration = Duration::from_secs(1);
@@ -40,25 +41,38 @@ impl Invoker {
         invocation: &Invocation,
     ) -> Result<Place, InvocationError> {
         if function.is_placed()
-            && let Some(node) = self.node_of(function, invocation)?
+            && let Some(node) = self.node_of(function, invocation, &[])?
         {
             return Ok(Place::Elsewhere(node));
         }
+        if let Ok(ticket) = function.admission.enter() {
+            return Ok(Place::Here(ticket));
+        }
+        // The queue of this node is full. The policy may allow another one.
+        if function.is_placed()
+            && let Some(me) = self.this_node()
+        {
+            let node = RemoteNode { id: me.id, name: me.name.clone() };
+            let tried = [NodeFailure { node, error: NotStarted::Refused }];
+            if let Ok(Some(node)) = self.node_of(function, invocation, &tried) {
+                return Ok(Place::Elsewhere(node));
+            }
+        }
         let capacity = function.admission.capacity();
-        let full = |_| InvocationError::QueueFull { function: function.name.to_string(), capacity };
-        Ok(Place::Here(function.admission.enter().map_err(full)?))
+        Err(InvocationError::QueueFull { function: function.name.to_string(), capacity })
     }
 
-    /// The node of an invocation; `None` for this one.
+    /// The node of an invocation that the nodes of `tried` have refused; `None` for this one.
     pub(super) fn node_of(
         &self,
         function: &LiveFunction,
         invocation: &Invocation,
+        tried: &[NodeFailure],
     ) -> Result<Option<RemoteNode>, InvocationError> {
         // A node that got the invocation from another one does not place it again.
         let elsewhere = self.elsewhere.get().filter(|_| invocation.placed_by.is_none());
         let placed = match elsewhere {
-            Some(elsewhere) => elsewhere.place(function, invocation, &[]),
+            Some(elsewhere) => elsewhere.place(function, invocation, tried),
             None if function.code == Code::Elsewhere => Err(NoNode::NotHere),
             None => Ok(None),
         };

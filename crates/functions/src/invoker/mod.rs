@@ -217,6 +217,11 @@ impl Invoker {
         self.workflow_runner.get().and_then(Weak::upgrade)
     }
 
+    /// A piece of work that the drain waits for while the token exists.
+    pub fn in_flight(&self) -> TaskTrackerToken {
+        self.drain.in_flight()
+    }
+
     /// Finds the function by name and admits the invocation. Does not wait.
     pub fn admit(&self, invocation: Invocation) -> Result<Admitted, InvocationError> {
         let routes = self.registry.routes();
@@ -395,7 +400,7 @@ impl Invoker {
         self.check(&function, &invocation)?;
         let event_bytes = self.take_event_bytes(invocation.event.body.len())?;
         let node = match function.is_placed() {
-            true => self.node_of(&function, &invocation)?,
+            true => self.node_of(&function, &invocation, &[])?,
             false => None,
         };
         let place = match node {

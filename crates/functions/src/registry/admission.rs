@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use edgefaas_manifest::{Limits, QueueOrder, WhenFull};
 use parking_lot::Mutex;
@@ -14,6 +15,10 @@ pub struct Admission {
     order: QueueOrder,
     when_full: WhenFull,
     state: Mutex<State>,
+    /// `State::running`, for readers that do not lock.
+    running: Arc<AtomicU32>,
+    /// An invocation has started since the last [`Admission::take_has_run`].
+    has_run: AtomicBool,
 }
 
 #[derive(Default)]
@@ -68,6 +73,8 @@ impl Admission {
             order: limits.queue.order,
             when_full: limits.queue.when_full,
             state: Mutex::default(),
+            running: Arc::default(),
+            has_run: AtomicBool::new(false),
         })
     }
 
@@ -78,7 +85,7 @@ impl Admission {
     pub fn enter(self: &Arc<Self>) -> Result<Ticket, Full> {
         let mut state = self.state.lock();
         if state.running < self.concurrency {
-            state.running += 1;
+            self.set_running(&mut state, |running| running + 1);
             return Ok(Ticket::Ready(Permit { admission: self.clone(), armed: true }));
         }
         let mut dropped = None;
@@ -102,7 +109,7 @@ impl Admission {
     pub fn enter_durable(self: &Arc<Self>) -> Ticket {
         let mut state = self.state.lock();
         if state.running < self.concurrency {
-            state.running += 1;
+            self.set_running(&mut state, |running| running + 1);
             return Ticket::Ready(Permit { admission: self.clone(), armed: true });
         }
         Ticket::Waiting(self.enqueue(&mut state, true))
@@ -122,6 +129,22 @@ impl Admission {
         (state.running, state.waiting.len() as u32)
     }
 
+    /// Number of running invocations, read without a lock.
+    pub fn running(&self) -> &Arc<AtomicU32> {
+        &self.running
+    }
+
+    /// True if an invocation runs, or has started since the last call of this.
+    pub fn take_has_run(&self) -> bool {
+        self.has_run.swap(false, Relaxed) || self.running.load(Relaxed) > 0
+    }
+
+    fn set_running(&self, state: &mut State, next: impl FnOnce(u32) -> u32) {
+        state.running = next(state.running);
+        self.running.store(state.running, Relaxed);
+        self.has_run.store(true, Relaxed);
+    }
+
     /// Maximum number of waiting invocations.
     pub fn capacity(&self) -> u32 {
         self.capacity as u32
@@ -139,7 +162,7 @@ impl Admission {
                 match next {
                     Some(waiter) => waiter,
                     None => {
-                        state.running -= 1;
+                        self.set_running(&mut state, |running| running - 1);
                         return;
                     }
                 }
@@ -223,6 +246,7 @@ mod tests {
         assert_eq!(admission.load(), (2, 0));
         drop(third);
         assert_eq!(admission.load(), (1, 0));
+        assert_eq!(admission.running().load(Relaxed), 1);
     }
 
     #[tokio::test]

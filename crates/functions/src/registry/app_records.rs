@@ -12,6 +12,8 @@ use serde::{Deserialize, Serialize};
 
 /// The version of all formats here.
 pub const FORMAT: u32 = 1;
+/// Begin of the key of an asset; the digest follows.
+pub const ASSET_PREFIX: &str = "asset-";
 
 /// The live revision of an app and its earlier ones.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -150,7 +152,7 @@ pub struct Content {
 impl Content {
     /// The content with this key; `None` if the key has another form.
     pub fn parse(key: &str) -> Option<Self> {
-        let hex = key.strip_prefix("asset-").unwrap_or(key);
+        let hex = key.strip_prefix(ASSET_PREFIX).unwrap_or(key);
         let hash = blake3::Hash::from_hex(hex).ok()?;
         (hash.to_hex().as_str() == hex).then(|| Self { key: key.to_owned(), hash: *hash.as_bytes() })
     }
@@ -294,7 +296,7 @@ fn source_digest(encoded: &[u8]) -> String {
 
 /// The prefix keeps the digest of an asset apart from that of a source with the same bytes: they share one key space.
 fn asset_digest(content: &[u8]) -> String {
-    format!("asset-{}", blake3::hash(content).to_hex())
+    format!("{ASSET_PREFIX}{}", blake3::hash(content).to_hex())
 }
 
 fn damaged(what: String, reason: impl ToString) -> StoreError {

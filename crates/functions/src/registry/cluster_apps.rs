@@ -47,6 +47,16 @@ impl Deployment {
         format!("{}-{}", self.number, self.revision.as_deref().unwrap_or("removed"))
     }
 
+    /// The number in an [`id`](Self::id); 0 if it is none.
+    pub fn number_of(id: &str) -> u64 {
+        id.split_once('-').and_then(|(number, _)| number.parse().ok()).unwrap_or(0)
+    }
+
+    /// Its form in the field of the app.
+    pub fn encode(&self) -> Bytes {
+        serde_json::to_vec(self).unwrap_or_default().into()
+    }
+
     fn decode(bytes: &[u8]) -> Option<Self> {
         let deployment: Self = serde_json::from_slice(bytes).ok()?;
         let is_digest = |text: &String| {
@@ -69,15 +79,23 @@ pub struct ClusterApp {
 }
 
 impl ClusterApp {
-    fn new(values: &[Bytes]) -> Option<Self> {
-        let mut deployments: Vec<_> = values.iter().filter_map(|value| Deployment::decode(value)).collect();
-        deployments.sort_unstable_by(|one, other| other.cmp(one));
-        let mut deployments = deployments.into_iter();
-        let winner = deployments.next()?;
+    /// The winner of the values of an app's field; `None` if none of them is a deployment.
+    pub fn of(values: &[Bytes]) -> Option<Self> {
+        let deployments = values.iter().filter_map(|value| Deployment::decode(value));
+        let (winner, mut lost) = winner_of(deployments)?;
         // The same revision from two nodes is no conflict.
-        let lost = deployments.filter(|lost| lost.revision != winner.revision).collect();
+        lost.retain(|lost| lost.revision != winner.revision);
         Some(Self { winner, lost })
     }
+}
+
+/// The value that holds on all nodes, of concurrent values of a multi-value register: the greatest. The others follow, the
+/// greatest first. `None` without a value.
+pub fn winner_of<T: Ord>(values: impl Iterator<Item = T>) -> Option<(T, Vec<T>)> {
+    let mut values: Vec<T> = values.collect();
+    values.sort_unstable_by(|one, other| other.cmp(one));
+    let mut values = values.into_iter();
+    Some((values.next()?, values.collect()))
 }
 
 /// The app of the cluster with this name; `None` if it was never deployed to the cluster.
@@ -87,7 +105,7 @@ impl ClusterApp {
 pub fn cluster_app(objects: &Objects, app: &str) -> Result<Option<ClusterApp>, StoreError> {
     let value = objects.read(&key(app), |field| field.map(edgefaas_crdt::Field::value))?;
     Ok(match value {
-        Some(Value::Values(values)) => ClusterApp::new(&values),
+        Some(Value::Values(values)) => ClusterApp::of(&values),
         _ => None,
     })
 }
@@ -119,8 +137,7 @@ pub fn cluster_apps(objects: &Objects) -> Result<BTreeMap<String, ClusterApp>, S
 /// Adds a deployment to a batch. It replaces all deployments of the app that this node knows, so its number must be greater
 /// than theirs: see [`next_number`].
 pub fn put_deployment(batch: &mut Batch, app: &str, deployment: &Deployment) {
-    let bytes = serde_json::to_vec(deployment).unwrap_or_default();
-    batch.operate(key(app), Operation::MvRegisterSet(bytes.into()));
+    batch.operate(key(app), Operation::MvRegisterSet(deployment.encode()));
 }
 
 /// The number of the next deployment.
@@ -146,16 +163,12 @@ mod tests {
         Deployment { number, revision, node: node.into(), deployed_unix_ms: 0, format: FORMAT }
     }
 
-    fn encoded(deployment: &Deployment) -> Bytes {
-        serde_json::to_vec(deployment).unwrap().into()
-    }
-
     #[test]
     fn of_concurrent_deployments_the_same_wins_in_any_order_and_the_others_are_named() {
         let (old, new) = (deployment(4, Some('f'), "a"), deployment(5, Some('1'), "b"));
         let removed = deployment(5, None, "c");
         for values in [[&old, &new, &removed], [&removed, &old, &new], [&new, &removed, &old]] {
-            let app = ClusterApp::new(&values.map(encoded)).unwrap();
+            let app = ClusterApp::of(&values.map(Deployment::encode)).unwrap();
             assert_eq!(app.winner, new);
             assert_eq!(app.lost, [removed.clone(), old.clone()]);
         }
@@ -163,9 +176,8 @@ mod tests {
 
     #[test]
     fn one_revision_from_two_nodes_is_no_conflict() {
-        let values =
-            [deployment(2, Some('a'), "a"), deployment(2, Some('a'), "b")].map(|one| encoded(&one));
-        assert_eq!(ClusterApp::new(&values).unwrap().lost, []);
+        let values = [deployment(2, Some('a'), "a"), deployment(2, Some('a'), "b")].map(|one| one.encode());
+        assert_eq!(ClusterApp::of(&values).unwrap().lost, []);
     }
 
     #[test]
@@ -177,8 +189,14 @@ mod tests {
         huge.number = u64::MAX;
         let mut newer = good.clone();
         newer.format += 1;
-        let values = [encoded(&short), encoded(&huge), encoded(&newer), "{}".into(), encoded(&good)];
-        assert_eq!(ClusterApp::new(&values).unwrap().winner, good);
-        assert_eq!(ClusterApp::new(&values[..4]), None);
+        let values = [
+            Deployment::encode(&short),
+            Deployment::encode(&huge),
+            Deployment::encode(&newer),
+            "{}".into(),
+            Deployment::encode(&good),
+        ];
+        assert_eq!(ClusterApp::of(&values).unwrap().winner, good);
+        assert_eq!(ClusterApp::of(&values[..4]), None);
     }
 }

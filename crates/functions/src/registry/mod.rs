@@ -25,11 +25,11 @@ use edgefaas_isolates::compile::ChildCompiler;
 use edgefaas_manifest::{FILE_NAME, Manifest, SourceKind};
 use edgefaas_platform::Clock;
 use edgefaas_state::store::{Store, StoreError};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, oneshot, watch};
 
 pub use admission::{Admission, Full, Permit, QueueSlot, Ticket};
 pub use app_records::{Code, Content, Reach};
-pub use cluster_apps::{ClusterApp, Deployment, app_of_object, cluster_app, cluster_apps};
+pub use cluster_apps::{ClusterApp, Deployment, app_of_object, cluster_app, cluster_apps, winner_of};
 pub use definition::{LiveWorkflow, WorkflowError, has_rule};
 pub use deploy::{ClusterScope, Deploy, Deployed, Scope, Selects};
 pub use deploy_error::DeployError;
@@ -89,7 +89,19 @@ impl FunctionMemoryLimits {
 
 /// Whether this node of a cluster fires an occurrence of a schedule: its app, an identification of the schedule in it, and its
 /// due time in milliseconds since the Unix epoch.
-pub type FiresHere = Arc<dyn Fn(&LiveApp, &str, u64) -> bool + Send + Sync>;
+pub type FiresHere = Arc<dyn Fn(&LiveApp, &str, u64) -> Firing + Send + Sync>;
+
+/// The node that fires an occurrence of a schedule.
+#[derive(Debug)]
+pub enum Firing {
+    /// This one.
+    Here,
+    /// Another one.
+    Elsewhere,
+    /// Another one, and this one if that is lost before it has fired: then a message arrives, within about 10 s. Otherwise the
+    /// sender is dropped.
+    IfOthersFail(oneshot::Receiver<()>),
+}
 
 /// All functions of a node.
 pub struct Registry {
@@ -159,13 +171,13 @@ impl Registry {
     }
 
     /// Whether this node fires an occurrence of a schedule of an app. `schedule` identifies it in the app.
-    pub fn fires_here(&self, app: &str, schedule: &str, due_unix_ms: u64) -> bool {
+    pub fn fires_here(&self, app: &str, schedule: &str, due_unix_ms: u64) -> Firing {
         let routes = self.routes();
-        let Some(app) = routes.app(app) else { return false };
+        let Some(app) = routes.app(app) else { return Firing::Elsewhere };
         match (app.code, app.reach, self.fires_here.get()) {
-            (Code::Elsewhere, ..) => false,
+            (Code::Elsewhere, ..) => Firing::Elsewhere,
             (Code::Here, Reach::Cluster, Some(fires_here)) => fires_here(app, schedule, due_unix_ms),
-            (Code::Here, ..) => true,
+            (Code::Here, ..) => Firing::Here,
         }
     }
 

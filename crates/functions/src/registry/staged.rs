@@ -8,7 +8,7 @@ use edgefaas_manifest::{FILE_NAME, Manifest, ManifestError};
 use edgefaas_state::store::{Batch, CommitError, Durability, StoreError};
 
 use super::Registry;
-use super::app_records::{self, Content, Revision};
+use super::app_records::{self, ASSET_PREFIX, Content, Revision};
 
 /// The sources of a revision by function, and its assets by name.
 pub(super) type SourcesAndAssets = (BTreeMap<String, FunctionSource>, BTreeMap<String, Bytes>);
@@ -68,14 +68,31 @@ impl Registry {
         failed.map_or(Ok(missing), |error| Err(error.into()))
     }
 
-    /// The record of a revision, or a content, by its key; `None` if the store does not have it.
-    pub fn stored_part(&self, key: &str) -> Result<Option<Bytes>, StoreError> {
-        let spaces = self.store.spaces();
-        let part = match spaces.sources.get(key)? {
-            Some(part) => Some(part),
-            None => spaces.revisions.get(key)?,
-        };
-        Ok(part.map(|part| Bytes::copy_from_slice(&part)))
+    /// The record of a revision, or a content, by its BLAKE3 digest; `None` if the store does not have it. The bytes are not
+    /// verified.
+    pub fn stored_part(&self, hash: &[u8; 32]) -> Result<Option<Bytes>, StoreError> {
+        let (spaces, [plain, asset]) = (self.store.spaces(), part_keys(hash));
+        for (space, key) in
+            [(&spaces.sources, &plain), (&spaces.sources, &asset), (&spaces.revisions, &plain)]
+        {
+            if let Some(part) = space.get(key)? {
+                return Ok(Some(Bytes::from_owner(part)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The size of a [`stored_part`](Self::stored_part).
+    pub fn stored_part_bytes(&self, hash: &[u8; 32]) -> Result<Option<u64>, StoreError> {
+        let (spaces, [plain, asset]) = (self.store.spaces(), part_keys(hash));
+        for (space, key) in
+            [(&spaces.sources, &plain), (&spaces.sources, &asset), (&spaces.revisions, &plain)]
+        {
+            if let Some(size_bytes) = space.size_of(key)? {
+                return Ok(Some(size_bytes.into()));
+            }
+        }
+        Ok(None)
     }
 
     /// Stores the record of a revision.
@@ -85,7 +102,7 @@ impl Registry {
     pub async fn stage_revision(&self, digest: &str, bytes: Bytes) -> Result<(), StageError> {
         app_records::decode_revision(digest, &bytes)?;
         let mut batch = Batch::default();
-        batch.put(&self.store.spaces().revisions, digest, bytes.to_vec());
+        batch.put(&self.store.spaces().revisions, digest, Vec::from(bytes));
         Ok(self.store.committer().commit(batch, Durability::Synced).await?)
     }
 
@@ -95,7 +112,7 @@ impl Registry {
     /// The store cannot write, as with a full disk.
     pub async fn stage_content(&self, content: &Content, bytes: Bytes) -> Result<(), StageError> {
         let mut batch = Batch::default();
-        batch.put(&self.store.spaces().sources, content.key.as_str(), bytes.to_vec());
+        batch.put(&self.store.spaces().sources, content.key.as_str(), Vec::from(bytes));
         Ok(self.store.committer().commit(batch, Durability::Synced).await?)
     }
 
@@ -126,4 +143,10 @@ impl Registry {
             Err(error) => tracing::warn!(%error, "old revisions could not be found"),
         }
     }
+}
+
+/// The keys of a part with this digest: of a source or the record of a revision, and of an asset.
+fn part_keys(hash: &[u8; 32]) -> [String; 2] {
+    let hex = blake3::Hash::from_bytes(*hash).to_hex();
+    [hex.to_string(), format!("{ASSET_PREFIX}{hex}")]
 }

@@ -78,12 +78,19 @@ impl Elsewhere {
         loop {
             let sent = Instant::now();
             let (head, body) = (head.clone(), invocation.event.body.clone());
+            let placed = self.placer.begin(function, node.id);
             let error = match self.calls.call(node.id, head, body, deadline.into()).await {
                 Ok(answer) if answer.head.is_refused => match refused(function, &node, answer) {
                     Refusal::Final(error) => return Ended::Nowhere(error),
-                    Refusal::OfNode(error) => error,
+                    Refusal::OfNode(error) => {
+                        placed.refused(self.placer.now_ms());
+                        error
+                    }
                 },
-                Ok(answer) => return ended(function, invocation, node, answer, (sent, arrival)),
+                Ok(answer) => {
+                    placed.accepted();
+                    return ended(function, invocation, node, answer, (sent, arrival));
+                }
                 Err(CallError::MayHaveRun(error)) => {
                     let result = Err(lost(function, &node, error));
                     let timing =

@@ -92,6 +92,8 @@ pub fn invocation(head: CallHead, body: Bytes, peer: u64) -> Result<Invocation, 
         depth: u8::try_from(head.depth).unwrap_or(u8::MAX),
         lineage: root.map(Lineage::elsewhere),
         placed_by: Some(peer),
+        // The entry node starts the calls of a key one after another.
+        order_key: None,
         event: Event { trigger, body },
     })
 }

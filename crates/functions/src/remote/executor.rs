@@ -75,6 +75,8 @@ impl Executor {
                 return;
             }
         };
+        // A node that drains waits until the answer is sent.
+        let _in_flight = self.parts.invoker.in_flight();
         let arrived_unix_us = self.parts.clock.now_unix_us();
         let trace = head.trace_parent.as_deref().and_then(trace_id).map(str::to_owned);
         let id = head.id.clone();

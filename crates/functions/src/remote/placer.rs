@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use edgefaas_cluster::calls::NotStarted;
-use edgefaas_cluster::placement::Refusal;
+use edgefaas_cluster::placement::{PlacedCall, Refusal};
 
 use crate::invocation::Invocation;
 use crate::registry::LiveFunction;
@@ -14,6 +14,13 @@ use crate::registry::LiveFunction;
 pub trait Placer: Send + Sync {
     /// The place of an invocation. Does not wait. Nodes of `tried` did not start it.
     fn place(&self, function: &LiveFunction, invocation: &Invocation, tried: &[NodeFailure]) -> Placement;
+
+    /// A call of the function begins at a node. It is in flight there until the result is dropped; its end says whether the node
+    /// has accepted it.
+    fn begin(&self, function: &LiveFunction, node_id: u64) -> PlacedCall;
+
+    /// The time for the end of a [`PlacedCall`], in milliseconds of a monotonic clock.
+    fn now_ms(&self) -> u64;
 
     /// This node, as a member of its cluster. `None` in no cluster.
     fn this_node(&self) -> Option<Arc<ThisNode>>;

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use edgefaas_broker::Hooks;
-use edgefaas_cluster::calls::{CallHead, CallLimits, CallStream, Calls, IncomingCall, OpenStream, serve};
+use edgefaas_cluster::calls::{CallHead, CallLimits, Calls, IncomingCall, serve};
+use edgefaas_cluster::placement::PlacedCall;
+use edgefaas_cluster::{MemberStream, OpenStream, OpenStreamError};
 use edgefaas_isolates::{DirectCall, Event, Reply, Trigger};
 use edgefaas_platform::Clock;
 use parking_lot::Mutex;
@@ -37,6 +39,14 @@ impl Placer for InOrder {
         }
     }
 
+    fn begin(&self, _: &LiveFunction, _: u64) -> PlacedCall {
+        PlacedCall::default()
+    }
+
+    fn now_ms(&self) -> u64 {
+        0
+    }
+
     fn this_node(&self) -> Option<Arc<ThisNode>> {
         Some(Arc::new(ThisNode { id: 1, name: "entry".into(), zone: None, labels: Vec::new() }))
     }
@@ -54,7 +64,7 @@ where
 {
     let (answer, called) = (Arc::new(answer), Arc::<Mutex<Vec<u64>>>::default());
     let of_calls = called.clone();
-    let open: OpenStream = Box::new(move |node_id| {
+    let open: OpenStream = Arc::new(move |node_id| {
         let (answer, called) = (answer.clone(), called.clone());
         Box::pin(async move {
             let (near, far) = duplex(64 << 10);
@@ -62,7 +72,7 @@ where
                 called.lock().push(node_id);
                 tokio::spawn(answer(node_id, call));
             }));
-            Ok(Box::pin(near) as CallStream)
+            Ok(Box::pin(near) as MemberStream)
         })
     });
     (Calls::new(open, CallLimits::default(), Handle::current()), of_calls)
@@ -143,7 +153,8 @@ async fn the_last_error_is_the_answer_if_all_nodes_refuse() {
     let here = elsewhere(calls, &[2], Placement::Here);
     assert!(matches!(call(&here, &invocation(), Repeat::Never).await, Ended::Here));
     // Nodes that cannot be reached.
-    let open: OpenStream = Box::new(|_| Box::pin(async { Err("no channel".to_owned()) }));
+    let open: OpenStream =
+        Arc::new(|node_id| Box::pin(async move { Err(OpenStreamError::Gone { node_id }) }));
     let calls = Calls::new(open, CallLimits::default(), Handle::current());
     let unreachable = elsewhere(calls, &[2, 3], nowhere());
     let Ended::Nowhere(error) = call(&unreachable, &invocation(), Repeat::Never).await else {
@@ -151,7 +162,7 @@ async fn the_last_error_is_the_answer_if_all_nodes_refuse() {
     };
     assert_eq!(error.status(), 503);
     let text = error.to_string();
-    assert!(text.contains("node `node-2`") && text.contains("no channel"), "{text}");
+    assert!(text.contains("node `node-2`") && text.contains("is not connected"), "{text}");
 }
 
 #[tokio::test]
@@ -223,12 +234,12 @@ fn executing(folder: &std::path::Path) -> (TestNode, Calls) {
         remembered: Arc::new(remembered),
         placer: Arc::new(InOrder { nodes: Vec::new(), last: Placement::Here }),
     }));
-    let open: OpenStream = Box::new(move |_| {
+    let open: OpenStream = Arc::new(move |_| {
         let executor = executor.clone();
         Box::pin(async move {
             let (near, far) = duplex(64 << 10);
             tokio::spawn(serve(far, 1, CallLimits::default(), move |call| executor.handle(call)));
-            Ok(Box::pin(near) as CallStream)
+            Ok(Box::pin(near) as MemberStream)
         })
     });
     (node, Calls::new(open, CallLimits::default(), Handle::current()))

@@ -289,8 +289,8 @@ impl Host for Recorder {
             (kind @ ("sized" | "chunked" | "broken"), pieces) => {
                 let pieces: u8 = pieces.parse().unwrap();
                 let sizes = (0..pieces).map(|number| Ok(Bytes::from(vec![number; PIECE_BYTES])));
-                let lost =
-                    (kind == "broken").then(|| Err(HostError::Failed("connection lost".into()).into()));
+                let lost = (kind == "broken")
+                    .then(|| Err(FetchError::from(HostError::Failed("connection lost".into()))));
                 response.body_bytes = (kind == "sized").then_some(u64::from(pieces) * PIECE_BYTES as u64);
                 response.body = Box::pin(stream::iter(sizes.chain(lost)));
             }

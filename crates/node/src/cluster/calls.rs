@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use edgefaas_cluster::StreamPurpose;
-use edgefaas_cluster::calls::{CallLimits, CallStream, Calls, OpenStream, serve};
+use edgefaas_cluster::calls::{CallLimits, Calls, serve_until};
 use edgefaas_functions::remote::Executor;
 use tokio::task::JoinSet;
 use tokio_util::compat::FuturesAsyncReadCompatExt;
@@ -16,20 +16,10 @@ const MAX_STREAMS: usize = 1024;
 
 /// Calls over the streams of the cluster. The current runtime drives the connections.
 pub fn calls(cluster: &Arc<Cluster>, limits: CallLimits) -> Calls {
-    let cluster = Arc::downgrade(cluster);
-    let open: OpenStream = Box::new(move |node_id| {
-        let cluster = cluster.clone();
-        Box::pin(async move {
-            let cluster = cluster.upgrade().ok_or_else(|| "the node is stopping".to_owned())?;
-            let opened = cluster.open_stream(node_id, StreamPurpose::Calls).await;
-            let stream = opened.map_err(|error| error.to_string())?;
-            Ok(Box::pin(stream.compat()) as CallStream)
-        })
-    });
-    Calls::new(open, limits, tokio::runtime::Handle::current())
+    Calls::new(cluster.opener(StreamPurpose::Calls), limits, tokio::runtime::Handle::current())
 }
 
-/// Serves the calls of other members until `cancel` fires.
+/// Serves the calls of other members until `cancel` fires. Completes when those that have begun are answered.
 pub async fn serve_calls(
     cluster: Arc<Cluster>,
     executor: Arc<Executor>,
@@ -40,20 +30,23 @@ pub async fn serve_calls(
     let mut serving = JoinSet::new();
     loop {
         let incoming = tokio::select! {
-            () = cancel.cancelled() => return,
+            () = cancel.cancelled() => break,
             Some(_) = serving.join_next() => continue,
             Some(incoming) = streams.recv() => incoming,
-            else => return,
+            else => break,
         };
         if serving.len() >= MAX_STREAMS {
             continue;
         }
-        let (node_id, executor) = (incoming.node_id, executor.clone());
+        let (node_id, executor, stop) = (incoming.node_id, executor.clone(), cancel.clone());
         serving.spawn(async move {
-            let served = serve(incoming.stream.compat(), node_id, limits, |call| executor.handle(call));
+            let (io, stop) = (incoming.stream.compat(), stop.cancelled_owned());
+            let served = serve_until(io, node_id, limits, stop, |call| executor.handle(call));
             if let Err(error) = served.await {
                 tracing::debug!(node_id, %error, "the connection for calls of a member was lost");
             }
         });
     }
+    drop(streams);
+    while serving.join_next().await.is_some() {}
 }

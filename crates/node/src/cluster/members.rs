@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use data_encoding::HEXLOWER;
-use edgefaas_cluster::status::{AppFact, AppState as ReportedState};
-use edgefaas_rollout::{AppState, Member, MemberApp, Members, Presence};
+use edgefaas_rollout::{Member, Members, Presence};
 use tokio::sync::watch;
 
 use super::view::{self, ClusterView, MemberView};
@@ -52,16 +50,7 @@ fn member(view: &MemberView, now: Instant) -> Member {
         zone: view.facts.zone.as_ref().map(|zone| zone.name.clone()).unwrap_or_default(),
         labels: view.facts.labels.clone(),
         presence,
-        apps: view.facts.apps.iter().map(|app| (app.app.clone(), member_app(app))).collect(),
+        apps: view.facts.apps.iter().map(|app| (app.app.clone(), app.clone())).collect(),
+        policy: view.facts.policy.clone(),
     }
-}
-
-fn member_app(fact: &AppFact) -> MemberApp {
-    let state = match &fact.state {
-        ReportedState::Live => AppState::Live,
-        ReportedState::Elsewhere => AppState::Elsewhere,
-        ReportedState::Fetching { permille } => AppState::Fetching { permille: *permille },
-        ReportedState::Failed { reason } => AppState::Failed { reason: reason.clone() },
-    };
-    MemberApp { revision: HEXLOWER.encode(&fact.revision), state }
 }

@@ -8,7 +8,7 @@
 //! and `placer` decides where invocations run, by the policies that `policy` follows.
 
 mod app_facts;
-pub(crate) mod artefact_streams;
+mod artefact_streams;
 mod calls;
 mod delta;
 mod driver;
@@ -28,7 +28,9 @@ mod view;
 /// Message on a node whose certificate was revoked.
 const REVOKED: &str = "this node was revoked in its cluster, and works alone; move `cluster/` out of its data directory to join again";
 
+pub(crate) use app_facts::live_revision;
 pub use app_facts::report_apps;
+pub use artefact_streams::{artefacts, transfer_artefacts};
 pub use calls::{calls, serve_calls};
 pub use files::{ClusterFiles, FilesError};
 pub use load::LoadSources;

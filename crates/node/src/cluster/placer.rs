@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
-use edgefaas_cluster::calls::{CallLoad, Calls};
+use edgefaas_cluster::calls::Calls;
 use edgefaas_cluster::placement::shares::{EntryNodes, Relation, Zoned, share_bytes};
 use edgefaas_cluster::placement::{
-    Compiled, DEFAULT_TAG, Decision, Explanation, FunctionPlacement, Health, Known, Load, Policy, Request,
-    View, Warning, Worker, WorkerSet, Workers, check, explain, place,
+    Call, DEFAULT_TAG, Decision, Explanation, FunctionFacts, Health, Known, Load, Loads, PlacedCall,
+    Policy, Table, Warning, Worker, WorkerIndex, WorkerSet, Workers, check,
 };
-use edgefaas_cluster::status::{AppState, Readiness};
+use edgefaas_cluster::status::{AppFact, Readiness, Runs, function_digest};
 use edgefaas_functions::invocation::Invocation;
 use edgefaas_functions::registry::{Code, LiveFunction, Registry, Routes};
 use edgefaas_functions::remote::{NoNode, NodeFailure, Placement, Placer, RemoteNode, Share, ThisNode};
@@ -24,43 +24,45 @@ use super::view::{ClusterView, MemberView};
 const START_BYTES: u64 = 4 << 20;
 
 /// Decides by the placement policies. Without a policy every function runs on this node, if its code is here.
+///
+/// A call takes no lock: it decides with the current table. One of the calls that find the table older than the policy, the
+/// members or the apps makes the next one; the others go on with this one, but after a deploy.
 pub struct PolicyPlacer {
     cluster: Arc<Cluster>,
     registry: Arc<Registry>,
     policy: ArcSwap<Policy>,
     calls: OnceLock<Calls>,
     this_node: ArcSwap<Option<Arc<ThisNode>>>,
-    state: Mutex<State>,
+    current: ArcSwap<Current>,
+    /// Held while the next table is made.
+    updating: Mutex<()>,
 }
 
-/// The policy against the members, as of the last decision.
-struct State {
-    /// The node that decides: this one, but for an explanation.
-    entry: u64,
+/// The table of a node, with its sources.
+struct Current {
     policy: Arc<Policy>,
     cluster: Arc<ClusterView>,
     routes: Arc<Routes>,
-    compiled: Compiled,
-    view: View,
-    /// The calls of this node to each worker, in the order of the workers.
-    calls: Vec<Option<CallLoad>>,
-    functions: HashMap<Arc<str>, FunctionPlacement>,
+    has_calls: bool,
+    table: Table,
+    /// In the order of the workers.
+    nodes: Arc<[RemoteNode]>,
 }
 
 impl PolicyPlacer {
     /// A placer without a policy.
     pub fn new(cluster: Arc<Cluster>, registry: Arc<Registry>) -> Self {
         let policy = Arc::new(Policy::default());
-        let view = cluster.view().clone();
-        let routes = registry.routes().clone();
-        let state = State::new(policy.clone(), view, routes, None);
+        let current =
+            Current::new(policy.clone(), cluster.view().clone(), registry.routes().clone(), None, None);
         Self {
             cluster,
             registry,
             policy: ArcSwap::new(policy),
             calls: OnceLock::new(),
             this_node: ArcSwap::default(),
-            state: Mutex::new(state),
+            current: ArcSwap::from_pointee(current),
+            updating: Mutex::default(),
         }
     }
 
@@ -72,28 +74,31 @@ impl PolicyPlacer {
     /// Replaces the policy. Running invocations stay where they are.
     pub fn set_policy(&self, policy: Policy) {
         self.policy.store(Arc::new(policy));
+        let updating = self.updating.lock();
+        self.update();
+        drop(updating);
         self.mark_placed();
     }
 
     /// Why a call of a function that arrives at the member `entry` would run where; `None` for this node. The round trips of
-    /// another entry node are not known here.
+    /// another entry node are not known here, nor its calls in flight.
     pub fn explain(&self, function: &LiveFunction, entry: Option<u64>) -> (String, Vec<String>) {
         let cluster = self.cluster.view().clone();
-        let entry = entry.unwrap_or(cluster.me.node_id);
-        let calls = self.calls.get().filter(|_| entry == cluster.me.node_id);
-        let mut state =
-            State::of_entry(entry, self.policy(), cluster, self.registry.routes().clone(), calls);
-        let placement = state.function(function);
-        let memory_bytes = (function.spec.limits.memory_bytes as u64).min(START_BYTES);
-        let request =
-            Request { function: &placement, memory_bytes, key: None, refused_by: WorkerSet::default() };
-        let Explanation { decision, steps } =
-            explain(&state.compiled, &request, &state.view, 0, rand::random());
+        let me = cluster.me.node_id;
+        let entry = entry.unwrap_or(me);
+        let (call, random) = (call_of(function, None), rand::random());
+        let (cluster, explanation) = if entry == me {
+            let current = self.current();
+            (current.cluster.clone(), current.table.explain(&call, self.now_ms(), random))
+        } else {
+            let routes = self.registry.routes().clone();
+            let table = table(entry, &self.policy(), &cluster, &routes, None, None);
+            let loads = loads(entry, &cluster, &table);
+            (cluster, table.with_loads(loads).explain(&call, 0, random))
+        };
+        let Explanation { decision, steps } = explanation;
         let name = |node_id: u64| {
-            state
-                .cluster
-                .member(node_id)
-                .map_or_else(|| "this node".to_owned(), |member| member.name.clone())
+            cluster.member(node_id).map_or_else(|| "this node".to_owned(), |member| member.name.clone())
         };
         let node = match decision {
             Decision::Local => name(entry),
@@ -123,6 +128,7 @@ impl PolicyPlacer {
         loop {
             self.mark_placed();
             self.name_this_node(&view.borrow_and_update());
+            drop(self.current());
             tokio::select! {
                 () = cancel.cancelled() => return,
                 Ok(()) = routes.changed() => {}
@@ -155,28 +161,71 @@ impl PolicyPlacer {
     }
 }
 
+impl PolicyPlacer {
+    /// The current table; makes it anew if its sources have changed.
+    fn current(&self) -> arc_swap::Guard<Arc<Current>> {
+        let current = self.current.load();
+        if self.is_current(&current) {
+            return current;
+        }
+        let updating = match self.updating.try_lock() {
+            Some(updating) => updating,
+            // A function that was just deployed is not in this table.
+            None if !Arc::ptr_eq(&self.registry.routes(), &current.routes) => self.updating.lock(),
+            None => return current,
+        };
+        if !self.is_current(&self.current.load()) {
+            self.update();
+        }
+        drop(updating);
+        self.current.load()
+    }
+
+    fn is_current(&self, current: &Current) -> bool {
+        Arc::ptr_eq(&self.cluster.view(), &current.cluster)
+            && Arc::ptr_eq(&self.policy.load(), &current.policy)
+            && Arc::ptr_eq(&self.registry.routes(), &current.routes)
+            && current.has_calls == self.calls.get().is_some()
+    }
+
+    /// Makes the table anew. Called by one thread at a time.
+    fn update(&self) {
+        let current = self.current.load_full();
+        let (policy, cluster) = (self.policy(), self.cluster.view().clone());
+        let (routes, calls) = (self.registry.routes().clone(), self.calls.get());
+        let is_same = Arc::ptr_eq(&policy, &current.policy)
+            && Arc::ptr_eq(&routes, &current.routes)
+            && current.has_calls == calls.is_some()
+            && cluster.has_same_facts(&current.cluster);
+        let next = match is_same {
+            true => current.with_cluster(cluster),
+            false => Current::new(policy, cluster, routes, calls, Some(&current.table)),
+        };
+        self.current.store(Arc::new(next));
+    }
+}
+
 impl Placer for PolicyPlacer {
     fn place(&self, function: &LiveFunction, invocation: &Invocation, tried: &[NodeFailure]) -> Placement {
-        let _ = invocation;
-        let mut state = self.state.lock();
-        state.update(&self.policy.load(), &self.cluster.view(), &self.registry.routes(), self.calls.get());
-        let placement = state.function(function);
-        let workers = state.compiled.workers();
-        let refused_by: WorkerSet =
-            tried.iter().filter_map(|failure| workers.index_of(failure.node.id)).collect();
-        let memory_bytes = (function.spec.limits.memory_bytes as u64).min(START_BYTES);
-        let request = Request { function: &placement, memory_bytes, key: None, refused_by };
-        // `update` has set the members that are backing off.
-        match place(&state.compiled, &request, &state.view, 0, rand::random()) {
+        let current = self.current();
+        let call = call_of(function, invocation.order_key);
+        let tried = tried.iter().map(|failure| failure.node.id);
+        match current.table.place(&call, tried, self.now_ms(), rand::random()) {
             Decision::Local => Placement::Here,
-            Decision::Worker { node_id, .. } => match state.cluster.member(node_id) {
-                Some(member) => {
-                    Placement::On(RemoteNode { id: node_id, name: member.name.as_str().into() })
-                }
+            Decision::Worker { index, .. } => match current.nodes.get(usize::from(index)) {
+                Some(node) => Placement::On(node.clone()),
                 None => Placement::Here,
             },
             Decision::Refused(refusal) => Placement::Refused(NoNode::Policy { refusal }),
         }
+    }
+
+    fn begin(&self, function: &LiveFunction, node_id: u64) -> PlacedCall {
+        self.current.load().table.begin(&function.name, node_id)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.calls.get().map_or(0, Calls::now_ms)
     }
 
     fn this_node(&self) -> Option<Arc<ThisNode>> {
@@ -189,7 +238,7 @@ impl Placer for PolicyPlacer {
         let peer = peer.unwrap_or(Zoned { node_id, zone: None });
         let connected = view.others.iter().filter(|member| member.is_connected()).map(zoned);
         let entry_nodes = EntryNodes::count(me, connected);
-        let load = view.me.load.unwrap_or_default();
+        let load = view.me.load.clone().unwrap_or_default();
         let distribution = self.policy.load().distribution;
         let relation = Relation::of(peer, me);
         let memory_bytes =
@@ -205,116 +254,131 @@ fn zoned(member: &MemberView) -> Zoned<'_> {
     Zoned { node_id: member.node_id, zone: member.facts.zone.as_ref().map(|zone| zone.name.as_str()) }
 }
 
-impl State {
+fn call_of(function: &LiveFunction, key: Option<u64>) -> Call<'_> {
+    let memory_bytes = (function.spec.limits.memory_bytes as u64).min(START_BYTES);
+    Call { function: &function.name, memory_bytes, key }
+}
+
+impl Current {
     fn new(
         policy: Arc<Policy>,
         cluster: Arc<ClusterView>,
         routes: Arc<Routes>,
         calls: Option<&Calls>,
+        before: Option<&Table>,
     ) -> Self {
-        let entry = cluster.me.node_id;
-        Self::of_entry(entry, policy, cluster, routes, calls)
+        let me = cluster.me.node_id;
+        let table = table(me, &policy, &cluster, &routes, calls, before);
+        let node = |worker: &Worker| RemoteNode { id: worker.node_id, name: worker.name.as_str().into() };
+        let nodes = table.workers().as_slice().iter().map(node).collect();
+        let loads = loads(me, &cluster, &table);
+        Self { policy, routes, has_calls: calls.is_some(), table: table.with_loads(loads), cluster, nodes }
     }
 
-    /// The decisions of a member, as far as this node knows what that one knows.
-    fn of_entry(
-        entry: u64,
-        policy: Arc<Policy>,
-        cluster: Arc<ClusterView>,
-        routes: Arc<Routes>,
-        calls: Option<&Calls>,
-    ) -> Self {
-        let local = cluster.member(entry).unwrap_or(&cluster.me);
-        let others = cluster.all().filter(|member| member.node_id != local.node_id);
-        let workers = Workers::new(worker(local), others.map(worker));
-        let compiled = Compiled::new(&policy, Arc::new(workers));
-        let mut state = Self {
-            entry: local.node_id,
-            policy,
-            cluster,
-            routes,
-            compiled,
-            view: View::default(),
-            calls: Vec::new(),
-            functions: HashMap::new(),
-        };
-        let me = state.cluster.me.node_id;
-        let of_worker = |worker: &Worker| {
-            calls.filter(|_| worker.node_id != me).map(|calls| calls.load(worker.node_id))
-        };
-        state.calls = state.compiled.workers().as_slice().iter().map(of_worker).collect();
-        state.load();
-        state
+    /// The same with other loads.
+    fn with_cluster(&self, cluster: Arc<ClusterView>) -> Self {
+        let table = self.table.with_loads(loads(cluster.me.node_id, &cluster, &self.table));
+        let Self { policy, routes, has_calls, nodes, .. } = self;
+        let (policy, routes, nodes) = (policy.clone(), routes.clone(), nodes.clone());
+        Self { policy, routes, has_calls: *has_calls, cluster, table, nodes }
     }
+}
 
-    /// Takes the current policy, members and apps, and the counts of this node.
-    fn update(
-        &mut self,
-        policy: &Arc<Policy>,
-        cluster: &Arc<ClusterView>,
-        routes: &Arc<Routes>,
-        calls: Option<&Calls>,
-    ) {
-        let has_calls = self.calls.iter().any(Option::is_some) || calls.is_none();
-        let is_same = Arc::ptr_eq(policy, &self.policy)
-            && (Arc::ptr_eq(cluster, &self.cluster) || cluster.has_same_facts(&self.cluster))
-            && (has_calls || cluster.others.is_empty());
-        if !is_same {
-            *self = Self::new(policy.clone(), cluster.clone(), routes.clone(), calls);
-        } else if !Arc::ptr_eq(cluster, &self.cluster) {
-            self.cluster = cluster.clone();
-            self.load();
+/// The table of the member `entry`, as far as this node knows what that one knows.
+fn table(
+    entry: u64,
+    policy: &Policy,
+    cluster: &ClusterView,
+    routes: &Routes,
+    calls: Option<&Calls>,
+    before: Option<&Table>,
+) -> Table {
+    let local = cluster.member(entry).unwrap_or(&cluster.me);
+    let others = cluster.all().filter(|member| member.node_id != local.node_id);
+    let workers = Arc::new(Workers::new(worker(local), others.map(worker)));
+    let me = cluster.me.node_id;
+    let apps = places_of_apps(cluster, &workers);
+    let facts = routes.functions().map(|function| {
+        let Places { mut code, mut data } = apps.get(&*function.app).copied().unwrap_or_default();
+        // What runs here is known better than reported. An app that is deployed to this node alone has its objects here.
+        if let Some(here) = workers.index_of(me) {
+            let runs_here = function.code == Code::Here;
+            let lacks =
+                cluster.me.facts.apps.iter().any(|app| *app.app == *function.app && app.lacks_objects);
+            put(&mut code, here, runs_here);
+            put(&mut data, here, runs_here && !lacks);
         }
-        if !Arc::ptr_eq(routes, &self.routes) {
-            self.routes = routes.clone();
-            self.functions.clear();
+        FunctionFacts {
+            name: function.name.clone(),
+            tag: function.spec.placement.clone(),
+            code,
+            data,
+            // Those of another entry node are not known.
+            running: if entry == me { function.admission.running().clone() } else { Arc::default() },
         }
-        for (load, calls) in self.view.loads.iter_mut().zip(&self.calls) {
-            let Some(calls) = calls else { continue };
-            load.in_flight = u32::try_from(calls.in_flight()).unwrap_or(u32::MAX);
-            load.back_off_until_ms = if calls.is_backing_off() { u64::MAX } else { 0 };
+    });
+    let calls = |node_id: u64| calls.filter(|_| node_id != me).map(|calls| calls.load(node_id));
+    Table::new(policy, workers.clone(), facts, calls, before)
+}
+
+/// Loads of the workers of a table, for the member `entry`.
+fn loads(entry: u64, cluster: &ClusterView, table: &Table) -> Loads {
+    let workers = table.workers();
+    let members: HashMap<u64, &MemberView> = cluster.all().map(|member| (member.node_id, member)).collect();
+    let load = |worker: &Worker| {
+        let load = members.get(&worker.node_id).map_or_else(Load::default, |member| load_of(member));
+        match worker.node_id == entry {
+            true => Load { rtt_us: 0, ..load },
+            false => load,
+        }
+    };
+    let running = |function: &String| {
+        let digest = function_digest(function);
+        let runs = |member: &&MemberView| {
+            let load = member.load.as_ref().filter(|_| member.is_connected());
+            load.is_some_and(|load| load.functions.binary_search(&digest).is_ok())
+        };
+        // This node counts its own invocations.
+        let is_other = |node_id: u64| node_id != entry || node_id != cluster.me.node_id;
+        workers.select(|worker| is_other(worker.node_id) && members.get(&worker.node_id).is_some_and(runs))
+    };
+    Loads {
+        loads: workers.as_slice().iter().map(load).collect(),
+        running: table.affinity_functions().iter().map(running).collect(),
+    }
+}
+
+/// Where an app is.
+#[derive(Debug, Clone, Copy, Default)]
+struct Places {
+    /// Workers with the code of its functions.
+    code: WorkerSet,
+    /// Those of them that are connected, and where all objects of its functions have arrived.
+    data: WorkerSet,
+}
+
+/// The places of the apps that the members report.
+fn places_of_apps<'a>(cluster: &'a ClusterView, workers: &Workers) -> HashMap<&'a str, Places> {
+    let index = workers.as_slice().iter().enumerate();
+    let index: HashMap<u64, WorkerIndex> =
+        index.map(|(index, worker)| (worker.node_id, index as WorkerIndex)).collect();
+    let mut apps: HashMap<&str, Places> = HashMap::new();
+    for member in cluster.all() {
+        let Some(&worker) = index.get(&member.node_id) else { continue };
+        let runs_here = |app: &&AppFact| app.live.is_some_and(|live| live.runs == Runs::Here);
+        for app in member.facts.apps.iter().filter(runs_here) {
+            let places = apps.entry(&app.app).or_default();
+            places.code.insert(worker);
+            put(&mut places.data, worker, member.is_connected() && !app.lacks_objects);
         }
     }
+    apps
+}
 
-    /// Takes the loads of the members.
-    fn load(&mut self) {
-        let entry = self.entry;
-        let of_worker = |worker: &Worker| {
-            let load = self.cluster.member(worker.node_id).map_or_else(Load::default, load_of);
-            match worker.node_id == entry {
-                true => Load { rtt_us: 0, ..load },
-                false => load,
-            }
-        };
-        self.view.loads = self.compiled.workers().as_slice().iter().map(of_worker).collect();
-        let running = |function: &String| match self.routes.function(function) {
-            Some(function) => self.code_of(function),
-            None => WorkerSet::default(),
-        };
-        self.view.running = self.compiled.affinity_functions().iter().map(running).collect();
-    }
-
-    fn function(&mut self, function: &LiveFunction) -> FunctionPlacement {
-        if let Some(placement) = self.functions.get(&function.name) {
-            return *placement;
-        }
-        let tag = function.spec.placement.as_deref();
-        let placement = self.compiled.function(&function.name, tag, self.code_of(function));
-        self.functions.insert(function.name.clone(), placement);
-        placement
-    }
-
-    /// The workers with the code of a function.
-    fn code_of(&self, function: &LiveFunction) -> WorkerSet {
-        let me = self.cluster.me.node_id;
-        let has_app = |member: &MemberView| {
-            let mut apps = member.facts.apps.iter();
-            apps.any(|app| *app.app == *function.app && app.state == AppState::Live)
-        };
-        self.compiled.workers().select(|worker| match worker.node_id == me {
-            true => function.code == Code::Here,
-            false => self.cluster.member(worker.node_id).is_some_and(has_app),
-        })
+fn put(set: &mut WorkerSet, worker: WorkerIndex, is_in: bool) {
+    match is_in {
+        true => set.insert(worker),
+        false => set.remove(worker),
     }
 }
 
@@ -328,7 +392,7 @@ fn worker(member: &MemberView) -> Worker {
 }
 
 fn load_of(member: &MemberView) -> Load {
-    let Some(load) = member.load.filter(|_| member.is_connected()) else {
+    let Some(load) = member.load.as_ref().filter(|_| member.is_connected()) else {
         // A connected member of an older version runs no calls of others.
         return Load::default();
     };
@@ -346,7 +410,7 @@ fn load_of(member: &MemberView) -> Load {
         queued: load.queued,
         in_flight: 0,
         pressure_permille: load.pressure_permille,
-        // `State::load` sets that of this node.
+        // `loads` sets that of this node.
         rtt_us: member.rtt.map_or(u32::MAX, |rtt| u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX)),
         back_off_until_ms: 0,
     }

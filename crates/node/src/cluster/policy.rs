@@ -3,48 +3,57 @@
 use std::sync::Arc;
 
 use edgefaas_cluster::placement::Policy;
-use edgefaas_rollout::shared_policy::{is_policy_object, shared_policy};
+use edgefaas_cluster::status::PolicyFact;
+use edgefaas_rollout::shared_policy::{digest, is_policy_object, shared_policy};
 use edgefaas_state::objects::{CLUSTER_APP, WatchScope};
 use edgefaas_state::store::Store;
 use tokio_util::sync::CancellationToken;
 
-use super::PolicyPlacer;
+use super::{Cluster, PolicyPlacer};
 
 /// Puts the policies of the cluster into force, at the start and with every change, until `cancel` fires.
-pub async fn follow_policy(store: Arc<Store>, placer: Arc<PolicyPlacer>, cancel: CancellationToken) {
+pub async fn follow_policy(
+    store: Arc<Store>,
+    placer: Arc<PolicyPlacer>,
+    cluster: Arc<Cluster>,
+    cancel: CancellationToken,
+) {
     let scope = WatchScope { app: CLUSTER_APP.to_owned(), object: "*".to_owned(), field: None };
     let mut watch = store.objects().watch(scope);
     let mut number = 0;
-    apply(&store, &placer, &mut number);
+    apply(&store, &placer, &cluster, &mut number);
     loop {
         tokio::select! {
             () = cancel.cancelled() => return,
             (notice, lost) = watch.next() => {
                 if lost > 0 || is_policy_object(notice.key.object()) {
-                    apply(&store, &placer, &mut number);
+                    apply(&store, &placer, &cluster, &mut number);
                 }
             }
         }
     }
 }
 
-fn apply(store: &Store, placer: &PolicyPlacer, number: &mut u64) {
+fn apply(store: &Store, placer: &PolicyPlacer, cluster: &Cluster, number: &mut u64) {
     let current = match shared_policy(store.objects()) {
         Ok(Some(shared)) => shared.current,
         Ok(None) => return,
         Err(error) => return tracing::error!(%error, "the placement policies cannot be read"),
     };
-    match Policy::parse(&current.text) {
+    match Policy::of_cluster(&current.text) {
         Ok(policy) => {
             placer.set_policy(policy);
             if *number > 0 {
                 tracing::info!(by = current.node, "the placement policies have changed");
             }
             *number = current.number;
+            cluster.set_policy(PolicyFact { digest: digest(&current.text), refused: None });
         }
         // Another version of the language: a node with this version does not accept such a text.
         Err(error) => {
             tracing::error!(by = current.node, %error, "the placement policies of the cluster are not valid here; the previous ones stay in force");
+            let first_line = error.to_string().lines().next().unwrap_or_default().to_owned();
+            cluster.set_policy(PolicyFact { digest: digest(&current.text), refused: Some(first_line) });
         }
     }
 }

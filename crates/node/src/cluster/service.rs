@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use edgefaas_cluster::replication::Counters;
-use edgefaas_cluster::status::AppFact;
+use edgefaas_cluster::status::{AppFact, PolicyFact};
 use edgefaas_cluster::{
     CertificateError, ClusterKey, Counters as TransportCounters, Handle, Identity, IncomingStream,
-    JoinError, JoinRequest, Membership, NewCertificate, OpenStreamError, Options, PeerInfo, PeerStream,
-    StartError, StreamPurpose, Token, TokenError, Transport, TransportKind, join,
+    JoinError, JoinRequest, MemberStream, Membership, NewCertificate, OpenStream, OpenStreamError, Options,
+    PeerInfo, StartError, StreamPurpose, Token, TokenError, Transport, TransportKind, join,
 };
 use edgefaas_functions::registry::Registry;
 use edgefaas_platform::Clock;
@@ -20,6 +20,7 @@ use edgefaas_state::store::Store;
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
 use tokio::task::JoinSet;
+use tokio_util::compat::FuturesAsyncReadCompatExt;
 use tokio_util::sync::CancellationToken;
 
 use super::REVOKED;
@@ -196,6 +197,7 @@ pub struct Cluster {
     counters: Arc<Mutex<Counters>>,
     load_sources: LoadSources,
     apps: watch::Sender<Arc<Vec<AppFact>>>,
+    policy: watch::Sender<Option<PolicyFact>>,
     view: Arc<SharedView>,
     members: watch::Sender<Arc<Members>>,
     streams: Arc<StreamRouter>,
@@ -231,6 +233,7 @@ impl Cluster {
             counters: Arc::default(),
             load_sources,
             apps: watch::Sender::default(),
+            policy: watch::Sender::default(),
             view,
             members: watch::Sender::default(),
             streams: Arc::default(),
@@ -250,12 +253,17 @@ impl Cluster {
         self.view.watch_facts()
     }
 
+    /// Objects that this node lacks.
+    pub fn recoveries(&self) -> Arc<Recoveries> {
+        self.recoveries.clone()
+    }
+
     /// The members of the cluster for rollouts; none while the node is in no cluster.
     pub fn members(&self) -> watch::Receiver<Arc<Members>> {
         self.members.subscribe()
     }
 
-    /// Sets the state of the apps of this node that were deployed to the cluster. Members get it within 0.2 s.
+    /// Sets the state of the apps of this node. Members get it within 0.2 s.
     pub fn set_apps(&self, apps: Vec<AppFact>) {
         self.apps.send_if_modified(|current| {
             let is_changed = **current != apps;
@@ -266,17 +274,32 @@ impl Cluster {
         });
     }
 
-    /// Opens a stream to a member, within 5 s.
-    ///
-    /// # Errors
-    /// Those of [`Handle::open_stream`]; `Gone` in no cluster.
-    pub async fn open_stream(
-        &self,
-        node_id: u64,
-        purpose: StreamPurpose,
-    ) -> Result<PeerStream, OpenStreamError> {
-        let handle = self.running.lock().as_ref().map(|running| running.handle.clone());
-        handle.ok_or(OpenStreamError::Gone { node_id })?.open_stream(node_id, purpose).await
+    /// Sets the placement policies that this node knows. Members get them within 0.2 s.
+    pub fn set_policy(&self, policy: PolicyFact) {
+        self.policy.send_if_modified(|current| {
+            let is_changed = current.as_ref() != Some(&policy);
+            if is_changed {
+                *current = Some(policy);
+            }
+            is_changed
+        });
+    }
+
+    /// Opens streams of a purpose to members, each within 5 s, in any cluster that this node joins. Their errors are those of
+    /// [`Handle::open_stream`]; `Gone` in no cluster, and once the node stops.
+    pub fn opener(self: &Arc<Self>, purpose: StreamPurpose) -> OpenStream {
+        let cluster = Arc::downgrade(self);
+        Arc::new(move |node_id| {
+            let cluster = cluster.clone();
+            Box::pin(async move {
+                let handle = cluster.upgrade().and_then(|cluster| {
+                    cluster.running.lock().as_ref().map(|running| running.handle.clone())
+                });
+                let handle = handle.ok_or(OpenStreamError::Gone { node_id })?;
+                let stream = handle.open_stream(node_id, purpose).await?;
+                Ok(Box::pin(stream.compat()) as MemberStream)
+            })
+        })
     }
 
     /// The streams of a purpose that members open to this node, in any cluster that it joins. At most 64 wait; further ones
@@ -395,11 +418,6 @@ impl Cluster {
         handle.revoke(revocation)?;
         let now = membership.lock().clone();
         Ok(self.files.keep_membership(&now)?)
-    }
-
-    /// Calls into the transport; `None` while the node is in no cluster.
-    pub(crate) fn handle(&self) -> Option<Handle> {
-        self.running.lock().as_ref().map(|running| running.handle.clone())
     }
 
     /// Status of the cluster.
@@ -548,8 +566,10 @@ impl Cluster {
             meter: LoadMeter::new(self.load_sources.clone()),
             place,
             apps: self.apps.subscribe(),
+            policy: self.policy.subscribe(),
             view: self.view.clone(),
             members: MemberWatch::new(self.members.clone()),
+            firings: self.load_sources.firings.clone(),
         });
         // Commands that follow find the node in its cluster.
         status.measure();

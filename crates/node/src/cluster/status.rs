@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use edgefaas_cluster::occurrences::Seen;
 use edgefaas_cluster::placement::zone::{MemberZone, ZoneDetector, ZoneEvent, ZoneOrigin};
-use edgefaas_cluster::status::{AppFact, Facts, Load, Zone, ZoneSource};
+use edgefaas_cluster::status::{AppFact, Facts, Load, PolicyFact, Readiness, Zone, ZoneSource};
 use edgefaas_cluster::{Handle, Membership};
 use edgefaas_platform::is_label;
+use edgefaas_rollout::Firings;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
@@ -82,8 +84,10 @@ pub(super) struct StatusParts {
     pub meter: LoadMeter,
     pub place: OwnPlace,
     pub apps: watch::Receiver<Arc<Vec<AppFact>>>,
+    pub policy: watch::Receiver<Option<PolicyFact>>,
     pub view: Arc<SharedView>,
     pub members: MemberWatch,
+    pub firings: Arc<Firings>,
 }
 
 /// Exchanges the status of a member of a cluster.
@@ -124,10 +128,12 @@ impl StatusExchange {
                 _ = measure.tick() => self.measure(),
                 Ok(()) = self.statuses.changed() => {}
                 Ok(()) = self.parts.apps.changed() => {}
+                Ok(()) = self.parts.policy.changed() => {}
             }
             self.update();
             tokio::time::sleep(UPDATE).await;
         }
+        self.parts.firings.see([]);
         self.parts.view.store(ClusterView::alone(self.node_id));
     }
 
@@ -158,18 +164,32 @@ impl StatusExchange {
             software: env!("CARGO_PKG_VERSION").to_owned(),
             apps: (**self.parts.apps.borrow_and_update()).clone(),
             apps_omitted: 0,
+            policy: self.parts.policy.borrow_and_update().clone(),
         };
         if let Err(error) = self.parts.handle.set_facts(facts.encode()) {
             tracing::error!(%error, "the facts of this node cannot be sent");
         }
-        let me = MemberView::own(self.node_id, self.name.clone(), facts, self.load);
+        let me = MemberView::own(self.node_id, self.name.clone(), facts, self.load.clone());
         let view = ClusterView { me, others };
+        self.parts.firings.see(view.others.iter().map(seen));
         self.parts.members.update(&view, now);
         self.parts.view.store(view);
     }
 
     fn now_ms(&self) -> u64 {
         u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// A member for the schedules. One that drains has stopped them.
+fn seen(member: &MemberView) -> Seen<'_> {
+    let load = member.load.as_ref();
+    let is_draining = load.is_some_and(|load| load.readiness == Readiness::Draining);
+    Seen {
+        node_id: member.node_id,
+        incarnation: member.incarnation,
+        fires: member.is_connected() && !is_draining,
+        announced: load.map_or(&[], |load| &load.fired),
     }
 }
 

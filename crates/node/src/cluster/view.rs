@@ -30,6 +30,8 @@ pub struct MemberView {
     pub facts: Arc<Facts>,
     /// Its load; `None` for a member that is away, and for one of an older version.
     pub load: Option<Load>,
+    /// The number of its last start; 0 for this node, and before the first connection.
+    pub incarnation: u32,
     /// Median of the last round trips; `None` for this node, and while it is not known.
     pub rtt: Option<Duration>,
 }
@@ -50,18 +52,18 @@ impl MemberView {
     /// This node.
     pub(super) fn own(node_id: u64, name: String, facts: Facts, load: Load) -> Self {
         let (presence, facts) = (Presence::Connected, Arc::new(facts));
-        Self { node_id, name, presence, facts, load: Some(load), rtt: None }
+        Self { node_id, name, presence, facts, load: Some(load), incarnation: 0, rtt: None }
     }
 
     /// A member of which only the certificate is known.
     fn unknown(node_id: u64, name: String, presence: Presence) -> Self {
-        Self { node_id, name, presence, facts: Arc::default(), load: None, rtt: None }
+        Self { node_id, name, presence, facts: Arc::default(), load: None, incarnation: 0, rtt: None }
     }
 
     /// Use of the node's scarcest resource, as placement sees it: above 1,000 where invocations wait. `None` if its load is
     /// not known.
     pub fn load_permille(&self) -> Option<u32> {
-        let load = self.load?;
+        let load = self.load.as_ref()?;
         let placed = placement::Load {
             memory_free_bytes: load.memory_free_bytes,
             memory_total_bytes: load.memory_total_bytes,
@@ -130,7 +132,6 @@ struct Entry {
     facts: Option<Bytes>,
     load: Option<Bytes>,
     heartbeats: usize,
-    incarnation: u32,
 }
 
 /// A round trip that was not seen before.
@@ -159,7 +160,6 @@ impl MemberTable {
                 facts: None,
                 load: None,
                 heartbeats: 0,
-                incarnation: 0,
             });
             entry.view.name.clone_from(name);
         }
@@ -185,11 +185,11 @@ impl MemberTable {
 
 impl Entry {
     fn connected(&mut self, status: PeerStatus, found: &mut Found) {
-        if !self.view.is_connected() || self.incarnation != status.incarnation {
+        if !self.view.is_connected() || self.view.incarnation != status.incarnation {
             self.heartbeats = 0;
         }
         self.view.presence = Presence::Connected;
-        self.incarnation = status.incarnation;
+        self.view.incarnation = status.incarnation;
         self.view.rtt = status.rtt;
         if status.heartbeats > self.heartbeats
             && let Some(rtt) = status.last_rtt
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(found, Found { round_trips: vec![RoundTrip { node_id: 2, rtt }], invalid: vec![] });
         let views = table.views();
         assert_eq!((views[0].name.as_str(), views[0].rtt), ("node-2", Some(rtt)));
-        assert_eq!((views[0].is_connected(), views[0].load.unwrap().running), (true, 1));
+        assert_eq!((views[0].is_connected(), views[0].load.as_ref().unwrap().running), (true, 1));
         assert_eq!(views[0].facts.labels, ["camera"]);
         assert_eq!(views[1].presence, Presence::Away { since: None });
 
@@ -271,7 +271,7 @@ mod tests {
         table.update(&named(&[2, 3]), vec![], later);
         let views = table.views();
         assert_eq!(views[0].presence, Presence::Away { since: Some(later) });
-        assert_eq!((views[0].load, views[0].rtt), (None, None));
+        assert_eq!((&views[0].load, views[0].rtt), (&None, None));
         assert_eq!(views[0].facts.zone.as_ref().unwrap().name, "hall");
         table.update(&named(&[2, 3]), vec![], later + Duration::from_secs(1));
         assert_eq!(table.views()[0].presence, Presence::Away { since: Some(later) });
@@ -297,7 +297,7 @@ mod tests {
         assert!(table.update(&named(&[2]), vec![wrong], now).invalid.is_empty());
         let view = &table.views()[0];
         assert_eq!(
-            (view.facts.zone.as_ref().unwrap().name.as_str(), view.load.unwrap().running),
+            (view.facts.zone.as_ref().unwrap().name.as_str(), view.load.as_ref().unwrap().running),
             ("hall", 1)
         );
     }

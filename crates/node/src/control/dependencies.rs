@@ -15,6 +15,7 @@ use edgefaas_functions::trace::Traces;
 use edgefaas_functions::workers::Workers;
 use edgefaas_isolates::engine::PoolConfig;
 use edgefaas_isolates::{Isolates, Machine, ProcessMemory};
+use edgefaas_rollout::transfer::Artefacts;
 use edgefaas_state::store::Store;
 
 use super::rollouts::ClusterCommands;
@@ -59,6 +60,8 @@ pub struct ControlParts {
     pub broker: Broker,
     /// The cluster membership.
     pub cluster: Arc<Cluster>,
+    /// Parts of revisions from and to members.
+    pub artefacts: Artefacts,
     /// Bridges to other brokers.
     pub bridges: Arc<Bridges>,
     /// Memory of the process.
@@ -106,6 +109,7 @@ impl ControlParts {
             bridges: self.bridges.status(),
             objects: self.store.objects().reading(),
             cluster: self.cluster.reading(),
+            artefacts: self.artefacts.traffic(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use data_encoding::HEXLOWER;
 use edgefaas_api::control as proto;
-use edgefaas_cluster::status::{AppFact, AppState, Load, Readiness, ZoneSource};
+use edgefaas_cluster::status::{AppFact, LiveRevision, Load, NextState, Readiness, Runs, ZoneSource};
 
 use crate::cluster::{ClusterStatus, MemberView, Presence};
 
@@ -51,7 +51,7 @@ pub(super) fn cluster(status: ClusterStatus) -> proto::Cluster {
 
 fn member_status(member: &MemberView) -> proto::MemberStatus {
     let facts = &member.facts;
-    let load = |load: Load| proto::MemberLoad {
+    let load = |load: &Load| proto::MemberLoad {
         permille: member.load_permille().unwrap_or(0),
         memory_free_bytes: load.memory_free_bytes,
         memory_total_bytes: load.memory_total_bytes,
@@ -74,22 +74,25 @@ fn member_status(member: &MemberView) -> proto::MemberStatus {
         software: facts.software.clone(),
         apps: facts.apps.iter().map(member_app).collect(),
         apps_omitted: facts.apps_omitted,
-        load: member.load.map(load),
+        load: member.load.as_ref().map(load),
     }
 }
 
 fn member_app(fact: &AppFact) -> proto::MemberApp {
-    let (state, permille, reason) = match &fact.state {
-        AppState::Live => ("live", 0, ""),
-        AppState::Elsewhere => ("elsewhere", 0, ""),
-        AppState::Fetching { permille } => ("fetching", (*permille).into(), ""),
-        AppState::Failed { reason } => ("failed", 0, reason.as_str()),
+    let (state, permille, reason) = match (fact.next.as_ref().map(|next| &next.state), fact.live) {
+        (Some(NextState::Fetching { permille }), _) => ("fetching", (*permille).into(), ""),
+        (Some(NextState::Failed { reason }), _) => ("failed", 0, reason.as_str()),
+        (None, Some(LiveRevision { runs: Runs::Here, .. })) => ("live", 0, ""),
+        (None, Some(LiveRevision { runs: Runs::HereAlone, .. })) => ("this-node", 0, ""),
+        (None, Some(LiveRevision { runs: Runs::Elsewhere, .. }) | None) => ("elsewhere", 0, ""),
     };
+    let next = fact.next.as_ref().and_then(|next| next.revision.as_ref());
     proto::MemberApp {
         name: fact.app.clone(),
-        revision: HEXLOWER.encode(&fact.revision),
+        revision: fact.live.map(|live| HEXLOWER.encode(&live.revision)).unwrap_or_default(),
         state: state.to_owned(),
         permille,
         reason: reason.to_owned(),
+        next_revision: next.map(|next| HEXLOWER.encode(next)).unwrap_or_default(),
     }
 }

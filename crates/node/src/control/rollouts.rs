@@ -6,15 +6,17 @@ use std::time::Duration;
 use edgefaas_api::control as proto;
 use edgefaas_api::control::node_app::State;
 use edgefaas_cluster::placement::{Policy, report_warnings};
-use edgefaas_functions::registry::{ClusterApp, Code, Reach, Registry, Scope, cluster_app, cluster_apps};
+use edgefaas_functions::registry::{ClusterApp, Reach, Registry, Scope, cluster_app, cluster_apps};
 use edgefaas_functions::secrets::{SecretError, SecretName, Secrets};
 use edgefaas_rollout::report::{NodeReport, NodeState, Own, is_settled, report};
-use edgefaas_rollout::shared_policy::{self, PolicyText, shared_policy};
-use edgefaas_rollout::{AppState, Rollout, shared_secrets};
+use edgefaas_rollout::shared_policy::{
+    self, NodePolicy, PolicyState, PolicyText, policy_report, shared_policy,
+};
+use edgefaas_rollout::{Rollout, shared_secrets};
 use edgefaas_state::store::{Batch, CommitError, Durability, Store, StoreError};
 use tokio::time::Instant;
 
-use crate::cluster::PolicyPlacer;
+use crate::cluster::{PolicyPlacer, live_revision};
 
 /// The longest wait for the other nodes.
 const MAX_WAIT: Duration = Duration::from_secs(600);
@@ -81,16 +83,16 @@ impl ClusterCommands {
         value: Option<String>,
         this_node: bool,
     ) -> Result<(), SecretError> {
+        let app = secret.app.as_deref().filter(|_| self.is_member());
+        let objects = self.store.objects();
+        let over = app.filter(|_| this_node).map(|app| shared_secrets::digest(objects, app, &secret.name));
         let mut batch = Batch::default();
-        if self.is_member()
-            && !this_node
-            && let Some(app) = &secret.app
-        {
+        if let Some(app) = app.filter(|_| !this_node) {
             shared_secrets::put(&mut batch, app, &secret.name, value.as_deref());
         }
         match (&secret.app, value) {
-            (Some(app), Some(value)) => self.secrets.set(app, &secret.name, value).await?,
-            _ => self.secrets.remove(&secret).await?,
+            (Some(app), Some(value)) => self.secrets.set_over(app, &secret.name, value, over).await?,
+            _ => self.secrets.remove_over(&secret, over).await?,
         }
         if batch.is_empty() {
             return Ok(());
@@ -99,21 +101,44 @@ impl ClusterCommands {
         committed.map_err(|error| SecretError::Commit { name: secret.name, error })
     }
 
-    /// Sets the placement policies of all nodes. Returns a report of probable mistakes.
-    pub async fn set_policy(&self, text: String, now_unix_ms: u64) -> Result<String, PolicyChangeError> {
+    /// Sets the placement policies of all nodes. The answer waits up to `wait` until all connected ones have them.
+    pub async fn set_policy(
+        &self,
+        text: String,
+        now_unix_ms: u64,
+        wait: Duration,
+    ) -> Result<proto::SetPolicyResponse, PolicyChangeError> {
         if !self.is_member() {
             return Err(PolicyChangeError::NoMember);
         }
-        let policy = Policy::parse(&text)
+        let policy = Policy::of_cluster(&text)
             .map_err(|error| PolicyChangeError::Invalid { report: error.report("policy", &text) })?;
         let warnings = report_warnings(&self.placer.check(&policy), "policy", &text);
         let known = shared_policy(self.store.objects())?;
         let mut batch = Batch::default();
         let node = self.rollout.members().me.name.clone();
-        shared_policy::put(&mut batch, known.as_ref(), text, node, now_unix_ms);
+        shared_policy::put(&mut batch, known.as_ref(), text.clone(), node, now_unix_ms);
         self.store.committer().commit(batch, Durability::Synced).await?;
         self.placer.set_policy(policy);
-        Ok(warnings)
+        let nodes = self.policy_settled(&text, wait).await;
+        Ok(proto::SetPolicyResponse { warnings, nodes: policy_nodes(&nodes) })
+    }
+
+    /// The state of a text of policies on all nodes, once no connected one lacks it, or `wait` is over.
+    async fn policy_settled(&self, text: &str, wait: Duration) -> Vec<NodePolicy> {
+        let until = Instant::now() + wait.min(MAX_WAIT);
+        let mut members = self.rollout.watch_members();
+        loop {
+            let reports = policy_report(text, &members.borrow_and_update());
+            let is_settled = !reports.iter().any(|report| report.state == PolicyState::Waiting);
+            if is_settled || Instant::now() >= until {
+                return reports;
+            }
+            tokio::select! {
+                () = tokio::time::sleep_until(until) => {}
+                changed = members.changed() => if changed.is_err() { return reports },
+            }
+        }
     }
 
     /// The placement policies of the cluster.
@@ -123,11 +148,13 @@ impl ClusterCommands {
             node: text.node,
             set_unix_ms: text.set_unix_ms as i64,
             lost: Vec::new(),
+            nodes: Vec::new(),
         };
         Ok(match shared_policy(self.store.objects())? {
             Some(shared) => {
                 let lost = shared.lost.into_iter().map(of).collect();
-                proto::Policy { lost, ..of(shared.current) }
+                let nodes = policy_nodes(&policy_report(&shared.current.text, &self.rollout.members()));
+                proto::Policy { lost, nodes, ..of(shared.current) }
             }
             None => proto::Policy::default(),
         })
@@ -216,15 +243,9 @@ impl ClusterCommands {
     }
 
     fn report(&self, app: &str, decided: &ClusterApp) -> Vec<NodeReport> {
-        let live = self.registry.routes().app(app).map(|live| {
-            let state = match live.code {
-                Code::Here => AppState::Live,
-                Code::Elsewhere => AppState::Elsewhere,
-            };
-            (live.revision.clone(), live.reach, state)
-        });
-        let progress = self.rollout.progress().borrow().get(app).cloned();
-        report(app, decided, &Own::new(live, progress.as_ref()), &self.rollout.members())
+        let live = self.registry.routes().app(app).and_then(|live| live_revision(live));
+        let next = self.rollout.progress().borrow().get(app).cloned();
+        report(app, decided, &Own { live, next }, &self.rollout.members())
     }
 
     fn is_member(&self) -> bool {
@@ -250,6 +271,25 @@ fn nodes(reports: &[NodeReport], decided: &ClusterApp) -> Vec<proto::NodeApp> {
             revision: report.revision.clone(),
             state: state.into(),
             permille,
+            detail: detail.to_owned(),
+        }
+    };
+    reports.iter().map(node).collect()
+}
+
+fn policy_nodes(reports: &[NodePolicy]) -> Vec<proto::NodePolicy> {
+    use proto::node_policy::State;
+    let node = |report: &NodePolicy| {
+        let (state, detail) = match &report.state {
+            PolicyState::InForce => (State::InForce, ""),
+            PolicyState::Waiting => (State::Waiting, ""),
+            PolicyState::Refused { reason } => (State::Refused, reason.as_str()),
+            PolicyState::Away => (State::Away, ""),
+        };
+        proto::NodePolicy {
+            node: report.node.clone(),
+            zone: report.zone.clone(),
+            state: state.into(),
             detail: detail.to_owned(),
         }
     };

@@ -342,8 +342,9 @@ impl Control for ControlService {
         request: Request<proto::SetPolicyRequest>,
     ) -> Answer<proto::SetPolicyResponse> {
         let now_ms = self.parts.registry.clock().now_unix_ms();
-        let set = self.parts.apps.set_policy(request.into_inner().text, now_ms).await;
-        let warnings = set.map_err(|error| {
+        let proto::SetPolicyRequest { text, wait_ms } = request.into_inner();
+        let set = self.parts.apps.set_policy(text, now_ms, Duration::from_millis(wait_ms.into())).await;
+        let set = set.map_err(|error| {
             let text = error.to_string();
             match error {
                 PolicyChangeError::NoMember => Status::failed_precondition(text),
@@ -352,7 +353,7 @@ impl Control for ControlService {
                 PolicyChangeError::Commit(_) => Status::resource_exhausted(text),
             }
         })?;
-        Ok(Response::new(proto::SetPolicyResponse { warnings }))
+        Ok(Response::new(set))
     }
 
     async fn get_policy(&self, _: Request<proto::GetPolicyRequest>) -> Answer<proto::Policy> {

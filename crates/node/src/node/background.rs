@@ -1,12 +1,11 @@
 //! Tasks that run beside connections: triggers, timers, bridges and upkeep.
 
-use edgefaas_cluster::StreamPurpose;
 use edgefaas_coordinator::{run_schedules, run_timers};
 use tokio::task::JoinSet;
 
 use super::Parts;
 use super::serving::Stages;
-use crate::cluster::{artefact_streams, follow_policy, report_apps, serve_calls};
+use crate::cluster::{follow_policy, report_apps, serve_calls, transfer_artefacts};
 use crate::{memory_pressure, trace_export};
 use edgefaas_cluster::calls::CallLimits;
 use edgefaas_triggers::{cron, object_change};
@@ -41,14 +40,19 @@ impl Parts {
             listening.clone(),
         ));
         tasks.spawn(self.placer.clone().run(listening.clone()));
-        tasks.spawn(follow_policy(self.store.clone(), self.placer.clone(), listening.clone()));
+        tasks.spawn(follow_policy(
+            self.store.clone(),
+            self.placer.clone(),
+            self.cluster.clone(),
+            listening.clone(),
+        ));
         // Calls of other nodes end with the connections of clients.
-        tasks.spawn(serve_calls(
+        tasks.spawn(stages.calls.track_future(serve_calls(
             self.cluster.clone(),
             self.executor.clone(),
             CallLimits::default(),
             stages.connected.clone(),
-        ));
+        )));
         let (rollout, until) = (self.rollout.clone(), listening.clone());
         tasks.spawn(async move {
             if let Err(error) = rollout.run(until).await {
@@ -59,11 +63,14 @@ impl Parts {
             self.cluster.clone(),
             self.registry.clone(),
             self.rollout.clone(),
+            self.cluster.recoveries(),
             listening.clone(),
         ));
-        if let Some(streams) = self.cluster.take_streams(StreamPurpose::Artefacts) {
-            tasks.spawn(artefact_streams::serve(streams, self.registry.clone(), listening.clone()));
-        }
+        tasks.spawn(transfer_artefacts(
+            self.cluster.clone(),
+            self.control.artefacts.clone(),
+            listening.clone(),
+        ));
         tasks.spawn(run_schedules(self.coordinator.clone(), listening.clone()));
         tasks.spawn(run_timers(self.coordinator.clone(), listening.clone()));
         tasks.spawn(self.durable.clone().run(listening.clone()));

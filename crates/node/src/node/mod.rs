@@ -25,7 +25,7 @@ use edgefaas_functions::trace::Traces;
 use edgefaas_functions::workers::Workers;
 use edgefaas_isolates::{Isolates, IsolatesConfig};
 use edgefaas_platform::private_files;
-use edgefaas_rollout::{Rollout, RolloutParts};
+use edgefaas_rollout::{Firings, Rollout, RolloutParts};
 use edgefaas_state::objects::Recoveries;
 use edgefaas_state::store::{BrokerStorage, DirLock, Store};
 use tokio::task::JoinSet;
@@ -37,7 +37,7 @@ use self::serving::Stages;
 use self::startup_checks::{check_credentials, files_with_keys};
 use crate::access::{Access, AccessControl, AccessHook, Policy};
 use crate::bridge::{Bridges, LoopPreventionHook};
-use crate::cluster::{Cluster, LoadSources, PolicyPlacer, artefact_streams, calls};
+use crate::cluster::{Cluster, LoadSources, PolicyPlacer, artefacts, calls};
 use crate::config::NodeConfig;
 use crate::control::{self, ClusterCommands, ControlParts, NodeFacts};
 use crate::gateway::Gateway;
@@ -171,10 +171,16 @@ impl Node {
         let traces = Arc::new(Traces::new(trace_limits(&config), config.traces.otlp.is_some()));
         let recoveries = Arc::<Recoveries>::default();
         let drain = Arc::<Drain>::default();
+        let firings = Arc::<Firings>::default();
         let cluster = Arc::new(Cluster::new(
             cluster_options(&config),
             store.clone(),
-            LoadSources { isolates: isolates.clone(), registry: registry.clone(), drain: drain.clone() },
+            LoadSources {
+                isolates: isolates.clone(),
+                registry: registry.clone(),
+                drain: drain.clone(),
+                firings: firings.clone(),
+            },
             recoveries.clone(),
             clock.clone(),
         ));
@@ -292,12 +298,20 @@ impl Node {
             config.data_dir.clone(),
             addresses.control_tls.then_some(addresses.control),
         ));
+        let artefacts = artefacts(
+            &cluster,
+            registry.clone(),
+            store.clone(),
+            &config.data_dir,
+            config.cluster.artefact_rate.map(|rate| rate.as_u64()),
+        );
         let rollout = Arc::new(Rollout::new(RolloutParts {
             registry: registry.clone(),
             store: store.clone(),
             secrets: secrets.clone(),
             members: cluster.members(),
-            fetch: artefact_streams::fetch(cluster.clone()),
+            firings,
+            artefacts: artefacts.clone(),
         }));
         registry.set_fires_here(rollout.fires_here());
         let apps = ClusterCommands {
@@ -325,6 +339,7 @@ impl Node {
             broker: broker.clone(),
             bridges: bridges.clone(),
             cluster: cluster.clone(),
+            artefacts,
             memory: platform.memory.clone(),
             facts: NodeFacts {
                 node_id: store.node_id(),
@@ -443,6 +458,8 @@ impl Parts {
         }
         stages.connected.cancel();
         // Connections that are still open then are cut off.
-        let _ = tokio::time::timeout(CLOSE_GRACE, self.workers.connections_ended()).await;
+        stages.calls.close();
+        let ended = async { tokio::join!(self.workers.connections_ended(), stages.calls.wait()) };
+        let _ = tokio::time::timeout(CLOSE_GRACE, ended).await;
     }
 }

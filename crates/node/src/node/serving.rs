@@ -8,6 +8,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::{CLOSE_GRACE, Parts};
 use crate::address_limits::AddressLimits;
@@ -26,6 +27,8 @@ pub(super) struct Stages {
     pub listening: CancellationToken,
     /// Fires after running invocations have ended: connections of clients end.
     pub connected: CancellationToken,
+    /// Connections over which other nodes call this one.
+    pub calls: TaskTracker,
 }
 
 impl Parts {

@@ -13,8 +13,8 @@ use edgefaas_cluster::wire::{
     ObjectDelta, ObjectFields, Objects, ROUND_OBJECTS, RoundPlease, Summary, Wants,
 };
 use edgefaas_cluster::{
-    Event, EventReceiver, Handle, Identity, JoinRequest, Membership, Options, SendError, Token, Transport,
-    join as join_cluster,
+    Event, EventReceiver, Handle, Identity, IncomingStream, JoinRequest, Membership, Options, SendError,
+    Token, Transport, join as join_cluster,
 };
 use edgefaas_node::{Clock, Platform};
 use parking_lot::Mutex;
@@ -26,16 +26,18 @@ use crate::object_types::{PERMIT, RUN};
 use crate::support::{TestNode, in_time, text};
 
 /// A member with a valid certificate whose frames the test writes.
-struct Rogue {
-    handle: Handle,
+pub struct Rogue {
+    pub handle: Handle,
     events: EventReceiver,
+    /// The streams that members open to it.
+    pub streams: Option<tokio::sync::mpsc::Receiver<IncomingStream>>,
     peer: u64,
     _cancel: tokio_util::sync::DropGuard,
 }
 
 impl Rogue {
     /// Joins with a token of this node, and connects to it.
-    async fn join(node: &mut TestNode, name: &str) -> Self {
+    pub async fn join(node: &mut TestNode, name: &str) -> Self {
         let token: Token = token(node).await.parse().unwrap();
         let identity = Identity::generate();
         let request = JoinRequest { name: name.to_owned(), node_id: None };
@@ -46,8 +48,9 @@ impl Rogue {
         let options =
             Options { bootstrap, ..Options::new(identity, Arc::new(Mutex::new(membership)), listen) };
         let cancel = CancellationToken::new();
-        let (handle, events, _streams) = Transport::start(options, cancel.clone()).await.unwrap();
-        let mut rogue = Self { handle, events, peer: 0, _cancel: cancel.drop_guard() };
+        let (handle, events, streams) = Transport::start(options, cancel.clone()).await.unwrap();
+        let mut rogue =
+            Self { handle, events, streams: Some(streams), peer: 0, _cancel: cancel.drop_guard() };
         let issuer = token.issuer();
         rogue.peer = rogue
             .wait(|event| match event {
@@ -347,7 +350,7 @@ async fn repeated_frames_of_a_member_change_nothing() {
 }
 
 /// A platform whose clock is `seconds` ahead of the system's clock.
-fn ahead_by(seconds: u64) -> Platform {
+pub fn ahead_by(seconds: u64) -> Platform {
     let now = move || {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
         since.as_millis() as u64 + seconds * 1000

@@ -16,6 +16,8 @@ mod mqtt;
 mod object_types;
 mod objects;
 mod outgoing;
+mod placed_calls;
+mod ran_on;
 mod requests;
 mod restart;
 mod reuse;

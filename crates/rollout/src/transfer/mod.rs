@@ -1,31 +1,47 @@
 //! Parts of revisions that nodes fetch from each other: the I/O around [`edgefaas_cluster::artefacts`].
 //!
-//! One task owns the machine, the files and the streams. Chunks of a blob that is being fetched are in a file of their own,
-//! `DIGEST.part`, not in the store: its engine writes each value several times, and a value is written as a whole.
+//! One task owns the machine, the files and the streams ([`Artefacts`]). Chunks of a blob that is being fetched are in a file
+//! of their own, `DIGEST.part`, not in the store: its engine writes each value several times, and a value is written as a
+//! whole. A blob is in memory as a whole only while it moves between that file and the store; [`MAX_MEMORY_BYTES`] bounds the
+//! sum.
 
+mod memory;
 mod part_file;
+mod peers;
+mod served;
+mod stored_parts;
 mod streams;
 mod task;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use edgefaas_cluster::artefacts::{BlobDigest, Candidate};
+use edgefaas_cluster::{MemberStream, OpenStream};
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use streams::{OpenStream, PeerIo};
+use crate::members::Members;
+use memory::Taken;
+
+pub use memory::MAX_MEMORY_BYTES;
+pub use stored_parts::StoredParts;
 
 /// Commands that wait for the task.
 const COMMANDS: usize = 256;
+/// Room that the store needs for a blob beside its file, as a multiple of the blob: its engine's journal, a table, and a table
+/// of a compaction.
+const STORE_COPIES: u64 = 3;
 
 /// The node's store, as transfers see it. Called on a thread that may block.
 pub trait Holder: Send + Sync {
+    /// The size of a blob; `None` if the node does not have it.
+    fn size_bytes(&self, blob: &BlobDigest) -> Option<u64>;
     /// The bytes of a blob; `None` if the node does not have it or cannot read it.
     fn read(&self, blob: &BlobDigest) -> Option<Bytes>;
-    /// Whether the node has the blob.
-    fn has(&self, blob: &BlobDigest) -> bool;
     /// Bytes that may be written to the disk now without touching the store's reserve.
     fn room_bytes(&self) -> u64;
 }
@@ -42,7 +58,9 @@ pub struct ArtefactsParts {
     pub holder: Arc<dyn Holder>,
     /// Opens a stream to a member.
     pub open: OpenStream,
-    /// Maximum rate of all uploads, in bytes per second.
+    /// The members of the cluster: which are connected, and the zone of this node.
+    pub members: watch::Receiver<Arc<Members>>,
+    /// Maximum rate of all uploads, in bytes per second; `None`: what the links take.
     pub upload_bytes_per_second: Option<u64>,
 }
 
@@ -52,7 +70,7 @@ pub enum FetchBlobError {
     /// For 15 s no connected member had any of it.
     #[error("no connected member has it")]
     NoHolder,
-    /// The disk has no room for it.
+    /// The disk has no room for it and for the store's copies of it.
     #[error(
         "the disk is full: {room_bytes} bytes may be written, {needed_bytes} are needed; free some space"
     )]
@@ -70,7 +88,7 @@ pub enum FetchBlobError {
         /// The cause.
         error: std::io::Error,
     },
-    /// The file has not the digest of the blob: the disk has changed it. It is fetched from the begin next time.
+    /// Its file does not have the digest of the blob: the disk has changed it. It is fetched from the beginning next time.
     #[error("{} is damaged", path.display())]
     Damaged {
         /// The file.
@@ -81,42 +99,71 @@ pub enum FetchBlobError {
     ShuttingDown,
 }
 
+/// The bytes of a blob, which have its digest. They count towards [`MAX_MEMORY_BYTES`] until this is dropped.
+#[derive(Debug, Clone)]
+pub struct FetchedBlob {
+    /// The bytes.
+    pub bytes: Bytes,
+    _taken: Arc<Taken>,
+}
+
+/// Bytes of messages about artefacts, chunks included, since the start of the node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ArtefactTraffic {
+    /// Written to streams.
+    pub sent_bytes: u64,
+    /// Read from streams.
+    pub received_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Traffic {
+    sent_bytes: AtomicU64,
+    received_bytes: AtomicU64,
+}
+
 /// Transfers of this node. Cheap to clone.
 #[derive(Clone)]
 pub struct Artefacts {
     commands: mpsc::Sender<Command>,
+    traffic: Arc<Traffic>,
+    /// Until they run.
+    task: Arc<Mutex<Option<(ArtefactsParts, mpsc::Receiver<Command>)>>>,
 }
 
 enum Command {
     Want { blob: BlobDigest, candidates: Vec<Candidate>, waiter: Waiter },
     Candidates { blob: BlobDigest, candidates: Vec<Candidate> },
     Forget { blob: BlobDigest },
-    LocalZone(Arc<str>),
-    PeerUp(u64),
-    PeerDown(u64),
-    Incoming { node_id: u64, stream: Box<dyn PeerIo> },
+    Incoming { node_id: u64, stream: MemberStream },
 }
 
 struct Waiter {
     /// The part that has arrived, in thousandths.
     progress: watch::Sender<u16>,
-    done: oneshot::Sender<Result<Bytes, FetchBlobError>>,
+    done: oneshot::Sender<Result<FetchedBlob, FetchBlobError>>,
 }
 
 impl Artefacts {
-    /// The transfers, and their task, which ends with `shutdown`. All that it has started ends with it.
-    pub fn new(
-        parts: ArtefactsParts,
-        shutdown: CancellationToken,
-    ) -> (Self, impl Future<Output = ()> + Send) {
+    /// Transfers that wait for [`run`](Self::run).
+    pub fn new(parts: ArtefactsParts) -> Self {
         let (commands, received) = mpsc::channel(COMMANDS);
-        (Self { commands }, task::run(parts, received, shutdown))
+        Self { commands, traffic: Arc::default(), task: Arc::new(Mutex::new(Some((parts, received)))) }
     }
 
-    /// Fetches a blob. `progress` gets the part that has arrived, in thousandths. If the future is dropped, the fetch ends and
-    /// what has arrived stays on the disk for the next one.
+    /// Runs the transfers until `shutdown` fires; all that they have started ends with this future. The first call does so, a
+    /// further one does nothing.
+    pub async fn run(&self, shutdown: CancellationToken) {
+        let task = self.task.lock().take();
+        if let Some((parts, commands)) = task {
+            task::run(parts, self.traffic.clone(), commands, shutdown).await;
+        }
+    }
+
+    /// Fetches a blob. `progress` gets the part that has arrived, in thousandths. If the future is dropped, the fetch ends
+    /// within 5 s and what has arrived stays on the disk for the next one.
     ///
-    /// The file of the blob is removed once the [`Holder`] has it.
+    /// The file of the blob is removed once the [`Holder`] has it, and after an hour in which nothing has fetched it.
     ///
     /// # Errors
     /// See [`FetchBlobError`].
@@ -125,7 +172,7 @@ impl Artefacts {
         blob: BlobDigest,
         candidates: Vec<Candidate>,
         progress: watch::Sender<u16>,
-    ) -> Result<Bytes, FetchBlobError> {
+    ) -> Result<FetchedBlob, FetchBlobError> {
         let (done, result) = oneshot::channel();
         self.command(Command::Want { blob, candidates, waiter: Waiter { progress, done } }).await;
         result.await.unwrap_or(Err(FetchBlobError::ShuttingDown))
@@ -136,29 +183,22 @@ impl Artefacts {
         self.command(Command::Candidates { blob, candidates }).await;
     }
 
-    /// Deletes what has arrived of a blob, and serves it no longer. Fetches of it fail with [`FetchBlobError::NoHolder`].
+    /// Deletes what has arrived of a blob. Fetches of it fail with [`FetchBlobError::NoHolder`].
     pub async fn forget(&self, blob: BlobDigest) {
         self.command(Command::Forget { blob }).await;
     }
 
-    /// Sets the zone of this node.
-    pub async fn set_zone(&self, zone: Arc<str>) {
-        self.command(Command::LocalZone(zone)).await;
-    }
-
-    /// A member's channel is open.
-    pub async fn peer_up(&self, node_id: u64) {
-        self.command(Command::PeerUp(node_id)).await;
-    }
-
-    /// A member's channel has ended.
-    pub async fn peer_down(&self, node_id: u64) {
-        self.command(Command::PeerDown(node_id)).await;
-    }
-
     /// A member has opened a stream for artefacts.
-    pub async fn incoming(&self, node_id: u64, stream: Box<dyn PeerIo>) {
+    pub async fn incoming(&self, node_id: u64, stream: MemberStream) {
         self.command(Command::Incoming { node_id, stream }).await;
+    }
+
+    /// The bytes that were sent and received.
+    pub fn traffic(&self) -> ArtefactTraffic {
+        ArtefactTraffic {
+            sent_bytes: self.traffic.sent_bytes.load(Ordering::Relaxed),
+            received_bytes: self.traffic.received_bytes.load(Ordering::Relaxed),
+        }
     }
 
     async fn command(&self, command: Command) {

@@ -6,7 +6,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -22,7 +22,6 @@ const EXTENSION: &str = "part";
 #[derive(Debug, Clone)]
 pub(super) struct PartFile {
     file: Arc<File>,
-    path: PathBuf,
     data_at: u64,
     tree: Arc<Tree>,
 }
@@ -70,7 +69,7 @@ impl PartFile {
         head.extend_from_slice(&header);
         file.write_all_at(&head, 0)?;
         let data_at = head.len().next_multiple_of(PAGE_BYTES) as u64;
-        Ok(Self { file: file.into(), path, data_at, tree })
+        Ok(Self { file: file.into(), data_at, tree })
     }
 
     /// Opens the file of an earlier fetch and verifies its chunks. `None` if there is none; one whose tree is invalid is
@@ -86,7 +85,7 @@ impl PartFile {
             std::fs::remove_file(&path)?;
             return Ok(None);
         };
-        let part = Self { file: file.into(), path, data_at, tree: Arc::new(tree) };
+        let part = Self { file: file.into(), data_at, tree: Arc::new(tree) };
         let mut chunks = ChunkSet::none(part.tree.chunks());
         for index in 0..part.tree.chunks() {
             match part.read_chunk(index) {
@@ -120,9 +119,15 @@ impl PartFile {
         self.read(0, self.tree.size_bytes() as usize)
     }
 
-    /// The path of the file.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    /// The size of the blob.
+    pub(super) fn size_bytes(&self) -> u64 {
+        self.tree.size_bytes()
+    }
+
+    /// About the number of bytes by which the file still grows.
+    pub(super) fn missing_bytes(&self) -> io::Result<u64> {
+        // Chunks that have not arrived are holes. `st_blocks` counts 512 bytes.
+        Ok(self.size_bytes().saturating_sub(self.file.metadata()?.blocks() * 512))
     }
 
     fn read(&self, offset: usize, len: usize) -> io::Result<Bytes> {

@@ -2,96 +2,124 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use edgefaas_cluster::artefacts::wire::{Chunk, Kind, Message};
-use edgefaas_cluster::artefacts::{BlobDigest, Candidate, Event, Output, Settings, Transfers, Tree};
+use edgefaas_cluster::artefacts::{
+    BlobDigest, Candidate, Event, Output, Resumed, Settings, Transfers, Tree,
+};
 use edgefaas_cluster::replication::NodeId;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::memory::Memory;
 use super::part_file::{self, PartFile};
-use super::streams::{self, OUTBOX, PeerIo};
-use super::{ArtefactsParts, Command, FetchBlobError, Waiter};
+use super::peers::{NotSent, Peers};
+use super::served::{Content, Served};
+use super::streams::StreamEnd;
+use super::{ArtefactsParts, Command, FetchBlobError, FetchedBlob, STORE_COPIES, Traffic, Waiter};
+use crate::members::Presence;
 
-/// Messages of all members that wait for the task.
-const RECEIVED: usize = 64;
-/// Pause before a stream that broke is opened again.
-const REOPEN_AFTER: Duration = Duration::from_secs(1);
+/// Reports of streams and jobs that wait for the task.
+const REPORTS: usize = 64;
 /// Time without a member that has any of a blob after which its fetch fails.
 const NO_HOLDER_AFTER: Duration = Duration::from_secs(15);
 /// Pause between two looks at files that are no longer needed, and at fetches that nobody waits for.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
-/// Age at which the file of a blob that nobody fetches is removed.
-const MAX_FILE_AGE: Duration = Duration::from_secs(14 * 24 * 3600);
-/// Time for which the bytes of the blob that was served last stay in memory.
-const KEEP_SERVED: Duration = Duration::from_secs(10);
+/// Time after which the file of a blob that nothing has fetched meanwhile is removed.
+const MAX_UNUSED: Duration = Duration::from_secs(3600);
 
 struct Task {
     parts: ArtefactsParts,
     machine: Transfers,
     started: Instant,
     fetches: BTreeMap<BlobDigest, Running>,
+    /// Files of blobs that are being fetched, or have been and are not in the store yet.
     files: BTreeMap<BlobDigest, PartFile>,
-    peers: BTreeMap<u64, Peer>,
-    tasks: JoinSet<()>,
+    /// Since when nothing has fetched the blob of a file.
+    unused: BTreeMap<BlobDigest, Instant>,
+    served: Served,
+    loading: BTreeMap<BlobDigest, Loading>,
+    memory: Memory,
+    peers: Peers,
+    zone: Arc<str>,
+    jobs: JoinSet<()>,
     reports: mpsc::Sender<Report>,
-    /// The blob of the store that was served last.
-    served: Option<(BlobDigest, Arc<Tree>, Bytes, Instant)>,
 }
 
 struct Running {
     waiters: Vec<Waiter>,
+    candidates: Vec<Candidate>,
+    stage: Stage,
     /// The time since which no member has any of it.
     no_source_since: Option<Instant>,
 }
 
-#[derive(Default)]
-struct Peer {
-    is_up: bool,
-    outbox: Option<mpsc::Sender<Message>>,
-    /// Cancels the reader.
-    reader: Option<tokio_util::sync::DropGuard>,
-    /// Counts streams, to know reports of earlier ones.
-    generation: u64,
-    reopen_at: Option<Instant>,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The file of an earlier fetch is read.
+    Opening,
+    Fetching,
+    /// The whole blob is read and verified.
+    Finishing,
 }
 
-enum Report {
-    Message { node_id: u64, generation: u64, message: Message },
-    Broken { node_id: u64, generation: u64, error: io::Error },
+/// A blob of the store that is being read.
+#[derive(Default)]
+struct Loading {
+    /// The machine has asked for it.
+    is_lookup: bool,
+    /// Chunks to send: the member, its request, and the index.
+    chunks: Vec<(u64, u32, usize)>,
+}
+
+/// What streams and jobs report to the task.
+pub(super) enum Report {
+    Message { node_id: u64, session: u64, message: Message },
+    Ended { node_id: u64, session: u64, end: StreamEnd },
+    Opened { blob: BlobDigest, result: io::Result<Option<(PartFile, Resumed)>> },
+    Loaded { blob: BlobDigest, content: Option<Content> },
+    Finished { blob: BlobDigest, result: Result<FetchedBlob, FetchBlobError> },
 }
 
 pub(super) async fn run(
     parts: ArtefactsParts,
+    traffic: Arc<Traffic>,
     mut commands: mpsc::Receiver<Command>,
     shutdown: CancellationToken,
 ) {
-    let (reports, mut reported) = mpsc::channel(RECEIVED);
+    let (reports, mut reported) = mpsc::channel(REPORTS);
     let settings = Settings { seed: parts.seed, upload_bytes_per_second: parts.upload_bytes_per_second };
+    let mut members = parts.members.clone();
     let mut task = Task {
         machine: Transfers::new(NodeId(parts.node_id), settings),
+        peers: Peers::new(parts.open.clone(), reports.clone(), traffic),
         parts,
         started: Instant::now(),
         fetches: BTreeMap::new(),
         files: BTreeMap::new(),
-        peers: BTreeMap::new(),
-        tasks: JoinSet::new(),
+        unused: BTreeMap::new(),
+        served: Served::default(),
+        loading: BTreeMap::new(),
+        memory: Memory::new(),
+        zone: "".into(),
+        jobs: JoinSet::new(),
         reports,
-        served: None,
     };
     let dir = task.parts.dir.clone();
     if let Err(error) = blocking(move || std::fs::create_dir_all(dir)).await {
         tracing::error!(dir = %task.parts.dir.display(), %error, "the folder of unfinished artefacts cannot be created");
     }
+    members.mark_changed();
     let mut sweep_at = Instant::now();
     loop {
         let tick = task.machine.next_deadline().map(|due| task.started + due);
-        let tick = tick.map_or(sweep_at, |tick| tick.min(sweep_at));
+        let due = [tick, task.peers.next_reopening()];
+        let due = due.into_iter().flatten().fold(sweep_at, Instant::min);
         tokio::select! {
             () = shutdown.cancelled() => return,
             command = commands.recv() => match command {
@@ -99,10 +127,17 @@ pub(super) async fn run(
                 None => return,
             },
             Some(report) = reported.recv() => task.report(report).await,
-            Some(_) = task.tasks.join_next() => {}
-            () = tokio::time::sleep_until(tick) => {
-                if Instant::now() >= sweep_at {
-                    sweep_at = Instant::now() + SWEEP_EVERY;
+            Ok(()) = members.changed() => task.members_changed().await,
+            Some(ended) = task.jobs.join_next() => if let Err(error) = ended {
+                tracing::error!(%error, "reading an artefact failed");
+            },
+            () = tokio::time::sleep_until(due) => {
+                let now = Instant::now();
+                for node_id in task.peers.reopened(now) {
+                    task.handle(Event::PeerUp { node: NodeId(node_id) }).await;
+                }
+                if now >= sweep_at {
+                    sweep_at = now + SWEEP_EVERY;
                     task.sweep().await;
                 }
                 task.handle(Event::Tick).await;
@@ -115,104 +150,109 @@ impl Task {
     async fn command(&mut self, command: Command) {
         match command {
             Command::Want { blob, candidates, waiter } => self.want(blob, candidates, waiter).await,
-            Command::Candidates { blob, candidates } => {
-                if self.fetches.contains_key(&blob) {
-                    self.handle(Event::Want { blob, candidates, resumed: None }).await;
+            Command::Candidates { blob, candidates } => self.set_candidates(blob, candidates).await,
+            Command::Forget { blob } => {
+                self.remove_file(blob).await;
+                self.end(blob, || FetchBlobError::NoHolder);
+                self.handle(Event::Forget { blob }).await;
+            }
+            Command::Incoming { node_id, stream } => {
+                if self.peers.incoming(node_id, stream) {
+                    self.handle(Event::PeerDown { node: NodeId(node_id) }).await;
+                    self.handle(Event::PeerUp { node: NodeId(node_id) }).await;
                 }
             }
-            Command::Forget { blob } => {
-                self.fail(blob, || FetchBlobError::NoHolder).await;
-                self.remove_file(blob).await;
-            }
-            Command::LocalZone(zone) => self.handle(Event::LocalZone(zone)).await,
-            Command::PeerUp(node_id) => {
-                self.peers.entry(node_id).or_default().is_up = true;
-                self.handle(Event::PeerUp { node: NodeId(node_id) }).await;
-            }
-            Command::PeerDown(node_id) => {
-                self.peers.remove(&node_id);
-                self.handle(Event::PeerDown { node: NodeId(node_id) }).await;
-            }
-            Command::Incoming { node_id, stream } => self.incoming(node_id, stream),
+        }
+    }
+
+    async fn members_changed(&mut self) {
+        let members = self.parts.members.borrow_and_update().clone();
+        if *self.zone != *members.me.zone {
+            self.zone = members.me.zone.as_str().into();
+            self.handle(Event::LocalZone(self.zone.clone())).await;
+        }
+        let connected = members.others.iter().filter(|other| other.presence == Presence::Connected);
+        let connected: BTreeSet<u64> = connected.map(|other| other.node_id).collect();
+        let before: BTreeSet<u64> = self.peers.up().collect();
+        for node_id in before.difference(&connected) {
+            self.peers.remove(*node_id);
+            self.handle(Event::PeerDown { node: NodeId(*node_id) }).await;
+        }
+        for node_id in connected.difference(&before) {
+            self.peers.set_up(*node_id);
+            self.handle(Event::PeerUp { node: NodeId(*node_id) }).await;
         }
     }
 
     async fn want(&mut self, blob: BlobDigest, candidates: Vec<Candidate>, waiter: Waiter) {
+        self.unused.remove(&blob);
         if let Some(running) = self.fetches.get_mut(&blob) {
             running.waiters.push(waiter);
-            return self.handle(Event::Want { blob, candidates, resumed: None }).await;
+            return self.set_candidates(blob, candidates).await;
         }
-        self.fetches.insert(blob, Running { waiters: vec![waiter], no_source_since: None });
-        let dir = self.parts.dir.clone();
-        let resumed = match blocking(move || PartFile::resume(&dir, &blob)).await {
+        let running =
+            Running { waiters: vec![waiter], candidates, stage: Stage::Opening, no_source_since: None };
+        self.fetches.insert(blob, running);
+        let (dir, reports) = (self.parts.dir.clone(), self.reports.clone());
+        self.jobs.spawn(async move {
+            let result = blocking(move || PartFile::resume(&dir, &blob)).await;
+            let _ = reports.send(Report::Opened { blob, result }).await;
+        });
+    }
+
+    async fn set_candidates(&mut self, blob: BlobDigest, candidates: Vec<Candidate>) {
+        let Some(running) = self.fetches.get_mut(&blob) else { return };
+        running.candidates.clone_from(&candidates);
+        if running.stage == Stage::Fetching {
+            self.handle(Event::Want { blob, candidates, resumed: None }).await;
+        }
+    }
+
+    async fn report(&mut self, report: Report) {
+        match report {
+            Report::Message { node_id, session, message } => {
+                if self.peers.is_current(node_id, session) {
+                    self.peers.received(node_id);
+                    self.handle(Event::Received { node: NodeId(node_id), message }).await;
+                }
+            }
+            Report::Ended { node_id, session, end } => {
+                if self.peers.is_current(node_id, session) {
+                    tracing::debug!(node_id, %end, "a stream of artefacts has ended");
+                    self.peers.end_session(node_id);
+                    self.handle(Event::PeerDown { node: NodeId(node_id) }).await;
+                }
+            }
+            Report::Opened { blob, result } => self.opened(blob, result).await,
+            Report::Loaded { blob, content } => self.loaded(blob, content).await,
+            Report::Finished { blob, result } => self.finished(blob, result).await,
+        }
+    }
+
+    async fn opened(&mut self, blob: BlobDigest, result: io::Result<Option<(PartFile, Resumed)>>) {
+        let Some(running) = self.fetches.get_mut(&blob) else { return };
+        running.stage = Stage::Fetching;
+        let candidates = running.candidates.clone();
+        let resumed = match result {
             Ok(Some((file, resumed))) => {
                 self.files.insert(blob, file);
                 Some(resumed)
             }
             Ok(None) => None,
             Err(error) => {
-                let path = part_file::path(&self.parts.dir, &blob);
-                let kind = error.kind();
-                let failed = || FetchBlobError::File { path: path.clone(), error: kind.into() };
-                return self.fail(blob, failed).await;
+                let mut events = Vec::new();
+                self.file_failed(blob, error, &mut events).await;
+                return self.handle_all(events).await;
             }
         };
         self.handle(Event::Want { blob, candidates, resumed }).await;
     }
 
-    fn incoming(&mut self, node_id: u64, mut stream: Box<dyn PeerIo>) {
-        let peer = self.peers.entry(node_id).or_default();
-        let generation = peer.generation;
-        let cancel = CancellationToken::new();
-        peer.reader = Some(cancel.clone().drop_guard());
-        let reports = self.reports.clone();
-        self.tasks.spawn(async move {
-            let read = async {
-                loop {
-                    let report = match streams::read(&mut stream).await {
-                        Ok(Some(message)) => Report::Message { node_id, generation, message },
-                        Ok(None) => return,
-                        Err(error) => Report::Broken { node_id, generation, error },
-                    };
-                    let is_broken = matches!(report, Report::Broken { .. });
-                    if reports.send(report).await.is_err() || is_broken {
-                        return;
-                    }
-                }
-            };
-            cancel.run_until_cancelled(read).await;
-        });
-    }
-
-    async fn report(&mut self, report: Report) {
-        match report {
-            Report::Message { node_id, generation, message } => {
-                if self.peers.get(&node_id).is_some_and(|peer| peer.generation == generation) {
-                    self.handle(Event::Received { node: NodeId(node_id), message }).await;
-                }
-            }
-            Report::Broken { node_id, generation, error } => {
-                if self.peers.get(&node_id).is_some_and(|peer| peer.generation == generation) {
-                    tracing::debug!(node_id, %error, "a stream of artefacts broke");
-                    self.reset(node_id).await;
-                }
-            }
-        }
-    }
-
-    /// Ends the streams of a member and opens them again later.
-    async fn reset(&mut self, node_id: u64) {
-        if let Some(peer) = self.peers.get_mut(&node_id) {
-            peer.generation += 1;
-            peer.outbox = None;
-            peer.reader = None;
-            peer.reopen_at = Some(Instant::now() + REOPEN_AFTER);
-        }
-        Box::pin(self.handle(Event::PeerDown { node: NodeId(node_id) })).await;
-    }
-
     async fn handle(&mut self, event: Event) {
-        let mut events = vec![event];
+        self.handle_all(vec![event]).await;
+    }
+
+    async fn handle_all(&mut self, mut events: Vec<Event>) {
         while let Some(event) = events.pop() {
             for output in self.machine.handle(event, self.started.elapsed()) {
                 self.carry_out(output, &mut events).await;
@@ -233,95 +273,144 @@ impl Task {
         match output {
             Output::Send { node, message } => self.send(node.0, message, events),
             Output::SendChunk { node, blob, request, index } => {
-                match self.read_chunk(blob, index).await {
-                    Some(bytes) => {
-                        let chunk = Chunk { id: request, index: index as u32, bytes };
-                        self.send(node.0, Message::new(blob, Kind::Chunk(chunk)), events);
-                    }
-                    // It was deleted meanwhile.
-                    None if !self.fetches.contains_key(&blob) => events.push(Event::Forget { blob }),
-                    None => {}
-                }
+                self.send_chunk(blob, (node.0, request, index), events).await;
             }
-            Output::Lookup { blob } => {
-                let tree = self.load(blob).await.map(|(tree, _)| tree);
-                events.push(Event::Found { blob, tree });
-            }
-            Output::Begin { blob, tree } => {
-                if self.files.contains_key(&blob) {
-                    return;
-                }
-                let needed_bytes = tree.size_bytes();
-                let (dir, holder) = (self.parts.dir.clone(), self.parts.holder.clone());
-                let room_bytes = blocking(move || Ok(holder.room_bytes())).await.unwrap_or(0);
-                if room_bytes < needed_bytes {
-                    self.end(blob, || FetchBlobError::DiskFull { room_bytes, needed_bytes });
-                    return events.push(Event::Forget { blob });
-                }
-                match blocking(move || PartFile::create(&dir, &blob, tree)).await {
-                    Ok(file) => {
-                        self.files.insert(blob, file);
-                    }
-                    Err(error) => self.file_failed(blob, error, events),
-                }
-            }
+            Output::Lookup { blob } => match self.served.get(&blob, Instant::now()) {
+                Some(content) => events.push(Event::Found { blob, tree: Some(content.tree) }),
+                None => self.load(blob).is_lookup = true,
+            },
+            Output::Begin { blob, tree } => self.begin(blob, tree, events).await,
             Output::Store { blob, offset, bytes } => {
                 let Some(file) = self.files.get(&blob).cloned() else { return };
-                let (holder, needed_bytes) = (self.parts.holder.clone(), bytes.len() as u64);
-                let room_bytes = blocking(move || Ok(holder.room_bytes())).await.unwrap_or(0);
-                if room_bytes < needed_bytes {
-                    // The room is for the store: what has arrived goes.
-                    self.end(blob, || FetchBlobError::DiskFull { room_bytes, needed_bytes });
-                    self.remove_file(blob).await;
-                    return events.push(Event::Forget { blob });
+                if let Some(running) = self.fetches.get_mut(&blob) {
+                    running.no_source_since = None;
                 }
-                if let Err(error) = blocking(move || file.write(offset, &bytes)).await {
-                    self.file_failed(blob, error, events);
+                let holder = self.parts.holder.clone();
+                let needed_bytes = bytes.len() as u64;
+                let written = blocking(move || {
+                    let room_bytes = holder.room_bytes();
+                    if room_bytes < needed_bytes {
+                        return Ok(Some(room_bytes));
+                    }
+                    file.write(offset, &bytes).map(|()| None)
+                });
+                match written.await {
+                    Ok(None) => {}
+                    Ok(Some(room_bytes)) => self.disk_full(blob, room_bytes, needed_bytes, events).await,
+                    Err(error) => self.file_failed(blob, error, events).await,
                 }
             }
-            Output::Complete { blob } => self.complete(blob, events).await,
+            Output::Complete { blob } => self.complete(blob),
             Output::Blame { node, blob } => {
                 tracing::warn!(node_id = node.0, %blob, "a member has sent bytes that do not match the digest");
             }
         }
     }
 
-    async fn complete(&mut self, blob: BlobDigest, events: &mut Vec<Event>) {
-        let finished = match self.files.get(&blob).cloned() {
-            Some(file) => {
-                let path = file.path().to_owned();
-                let checked = blocking(move || {
-                    let bytes = file.finish()?;
-                    let is_right = Tree::of(&bytes).is_ok_and(|(digest, _)| digest == blob);
-                    Ok(is_right.then_some(bytes))
-                });
-                checked.await.map(|bytes| (bytes, path))
+    /// Checks that the disk has room, and creates the file unless it is resumed.
+    async fn begin(&mut self, blob: BlobDigest, tree: Arc<Tree>, events: &mut Vec<Event>) {
+        let file = self.files.get(&blob).cloned();
+        let (dir, holder) = (self.parts.dir.clone(), self.parts.holder.clone());
+        let begun = blocking(move || {
+            let missing_bytes = match &file {
+                Some(file) => file.missing_bytes()?,
+                None => tree.size_bytes(),
+            };
+            let needed_bytes = missing_bytes.saturating_add(STORE_COPIES.saturating_mul(tree.size_bytes()));
+            let room_bytes = holder.room_bytes();
+            if room_bytes < needed_bytes {
+                return Ok(Err((room_bytes, needed_bytes)));
             }
-            // It was served from the store.
-            None => {
-                let holder = self.parts.holder.clone();
-                let read = blocking(move || Ok(holder.read(&blob))).await;
-                read.map(|bytes| (bytes, part_file::path(&self.parts.dir, &blob)))
+            match file {
+                Some(file) => Ok(Ok(file)),
+                None => PartFile::create(&dir, &blob, tree).map(Ok),
             }
-        };
-        match finished {
-            Ok((Some(bytes), _)) => {
-                for waiter in self.fetches.remove(&blob).map(|running| running.waiters).unwrap_or_default()
-                {
-                    waiter.progress.send_replace(1000);
-                    let _ = waiter.done.send(Ok(bytes.clone()));
-                }
+        });
+        match begun.await {
+            Ok(Ok(file)) => {
+                self.files.insert(blob, file);
             }
-            Ok((None, path)) => {
-                self.end(blob, || FetchBlobError::Damaged { path: path.clone() });
-                self.remove_file(blob).await;
-                events.push(Event::Forget { blob });
+            Ok(Err((room_bytes, needed_bytes))) => {
+                self.disk_full(blob, room_bytes, needed_bytes, events).await;
             }
-            Err(error) => self.file_failed(blob, error, events),
+            Err(error) => self.file_failed(blob, error, events).await,
         }
     }
 
-    fn file_failed(&mut self, blob: BlobDigest, error: io::Error, events: &mut Vec<Event>) {
+    /// Reads the whole blob, verifies it and hands it to those that wait.
+    fn complete(&mut self, blob: BlobDigest) {
+        let Some(running) = self.fetches.get_mut(&blob) else { return };
+        running.stage = Stage::Finishing;
+        let path = part_file::path(&self.parts.dir, &blob);
+        let (file, holder) = (self.files.get(&blob).cloned(), self.parts.holder.clone());
+        let (memory, reports) = (self.memory.clone(), self.reports.clone());
+        self.jobs.spawn(async move {
+            let size_bytes = match &file {
+                Some(file) => file.size_bytes(),
+                None => {
+                    let holder = holder.clone();
+                    let size = blocking(move || Ok(holder.size_bytes(&blob))).await;
+                    size.ok().flatten().unwrap_or(0)
+                }
+            };
+            let taken = memory.take(size_bytes).await;
+            let read = blocking(move || {
+                let bytes = match file {
+                    Some(file) => Some(file.finish()?),
+                    // It was served from the store.
+                    None => holder.read(&blob),
+                };
+                Ok(bytes.filter(|bytes| *blake3::hash(bytes).as_bytes() == blob.0))
+            });
+            let result = match read.await {
+                Ok(Some(bytes)) => Ok(FetchedBlob { bytes, _taken: Arc::new(taken) }),
+                Ok(None) => Err(FetchBlobError::Damaged { path }),
+                Err(error) => Err(FetchBlobError::File { path, error }),
+            };
+            let _ = reports.send(Report::Finished { blob, result }).await;
+        });
+    }
+
+    async fn finished(&mut self, blob: BlobDigest, result: Result<FetchedBlob, FetchBlobError>) {
+        match result {
+            Ok(fetched) => {
+                let running = self.fetches.remove(&blob);
+                for waiter in running.map(|running| running.waiters).unwrap_or_default() {
+                    waiter.progress.send_replace(1000);
+                    let _ = waiter.done.send(Ok(fetched.clone()));
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%blob, %error, "a fetched artefact is refused");
+                self.remove_file(blob).await;
+                let mut error = Some(error);
+                let path = part_file::path(&self.parts.dir, &blob);
+                self.end(blob, || {
+                    error.take().unwrap_or_else(|| FetchBlobError::Damaged { path: path.clone() })
+                });
+                self.handle(Event::Forget { blob }).await;
+            }
+        }
+    }
+
+    async fn disk_full(
+        &mut self,
+        blob: BlobDigest,
+        room_bytes: u64,
+        needed_bytes: u64,
+        events: &mut Vec<Event>,
+    ) {
+        // The room is for the store: what has arrived goes.
+        self.remove_file(blob).await;
+        self.end(blob, || FetchBlobError::DiskFull { room_bytes, needed_bytes });
+        events.push(Event::Forget { blob });
+    }
+
+    async fn file_failed(&mut self, blob: BlobDigest, error: io::Error, events: &mut Vec<Event>) {
+        if error.kind() == io::ErrorKind::StorageFull {
+            let needed_bytes = self.files.get(&blob).map_or(0, PartFile::size_bytes);
+            return self.disk_full(blob, 0, needed_bytes, events).await;
+        }
         let path = part_file::path(&self.parts.dir, &blob);
         let kind = error.kind();
         tracing::warn!(path = %path.display(), %error, "the file of an artefact failed");
@@ -331,91 +420,97 @@ impl Task {
     }
 
     /// Ends a fetch with an error.
-    fn end(&mut self, blob: BlobDigest, error: impl Fn() -> FetchBlobError) {
+    fn end(&mut self, blob: BlobDigest, mut error: impl FnMut() -> FetchBlobError) {
         for waiter in self.fetches.remove(&blob).map(|running| running.waiters).unwrap_or_default() {
             let _ = waiter.done.send(Err(error()));
         }
     }
 
-    async fn fail(&mut self, blob: BlobDigest, error: impl Fn() -> FetchBlobError) {
-        self.end(blob, error);
-        self.handle(Event::Forget { blob }).await;
-    }
-
     fn send(&mut self, node_id: u64, message: Message, events: &mut Vec<Event>) {
-        let peer = self.peers.entry(node_id).or_default();
-        if peer.reopen_at.is_some_and(|at| at > Instant::now()) {
-            return;
-        }
-        if peer.outbox.as_ref().is_none_or(mpsc::Sender::is_closed) {
-            let (outbox, waiting) = mpsc::channel(OUTBOX);
-            peer.outbox = Some(outbox);
-            let (open, reports, generation) =
-                (self.parts.open.clone(), self.reports.clone(), peer.generation);
-            self.tasks.spawn(async move {
-                if let Err(error) = streams::write(node_id, open, waiting).await {
-                    let _ = reports.send(Report::Broken { node_id, generation, error }).await;
-                }
-            });
-        }
-        let sent = peer.outbox.as_ref().map(|outbox| outbox.try_send(message));
-        if !matches!(sent, Some(Ok(()))) {
-            // The member does not read: its streams begin anew.
-            peer.generation += 1;
-            peer.outbox = None;
-            peer.reader = None;
-            peer.reopen_at = Some(Instant::now() + REOPEN_AFTER);
+        if let Err(NotSent) = self.peers.send(node_id, message) {
             events.push(Event::PeerDown { node: NodeId(node_id) });
         }
     }
 
-    async fn read_chunk(&mut self, blob: BlobDigest, index: usize) -> Option<Bytes> {
-        if let Some(file) = self.files.get(&blob).cloned() {
-            return blocking(move || file.read_chunk(index)).await.ok();
+    async fn send_chunk(
+        &mut self,
+        blob: BlobDigest,
+        (node_id, request, index): (u64, u32, usize),
+        events: &mut Vec<Event>,
+    ) {
+        let read = if let Some(file) = self.files.get(&blob).cloned() {
+            blocking(move || file.read_chunk(index)).await
+        } else if let Some(content) = self.served.get(&blob, Instant::now()) {
+            blocking(move || content.read_chunk(index)).await
+        } else {
+            return self.load(blob).chunks.push((node_id, request, index));
+        };
+        match read {
+            Ok(bytes) => {
+                let chunk = Chunk { id: request, index: index as u32, bytes };
+                self.send(node_id, Message::new(blob, Kind::Chunk(chunk)), events);
+            }
+            Err(error) => {
+                tracing::warn!(%blob, %error, "a chunk of an artefact cannot be read");
+                self.served.remove(&blob);
+                if !self.fetches.contains_key(&blob) {
+                    events.push(Event::Forget { blob });
+                }
+            }
         }
-        let (tree, bytes) = self.load(blob).await?;
-        let range = tree.range(index);
-        (range.end <= bytes.len()).then(|| bytes.slice(range))
     }
 
-    /// A blob of the store. The last one stays in memory for [`KEEP_SERVED`].
-    async fn load(&mut self, blob: BlobDigest) -> Option<(Arc<Tree>, Bytes)> {
-        if let Some((digest, tree, bytes, used_at)) = &mut self.served
-            && *digest == blob
-        {
-            *used_at = Instant::now();
-            return Some((tree.clone(), bytes.clone()));
-        }
-        let holder = self.parts.holder.clone();
-        let read = blocking(move || {
-            let bytes = holder.read(&blob);
-            Ok(bytes.and_then(|bytes| Tree::of(&bytes).ok().map(|(digest, tree)| (digest, tree, bytes))))
-        });
-        let (digest, tree, bytes) = read.await.ok().flatten()?;
-        if digest != blob {
-            tracing::warn!(%blob, "the store has other bytes under this digest");
-            return None;
-        }
-        let tree = Arc::new(tree);
-        self.served = Some((blob, tree.clone(), bytes.clone(), Instant::now()));
-        Some((tree, bytes))
+    /// Reads a blob of the store, unless that is under way.
+    fn load(&mut self, blob: BlobDigest) -> &mut Loading {
+        let (dir, holder) = (self.parts.dir.clone(), self.parts.holder.clone());
+        let (memory, reports) = (self.memory.clone(), self.reports.clone());
+        let jobs = &mut self.jobs;
+        self.loading.entry(blob).or_insert_with(|| {
+            jobs.spawn(async move {
+                let sized = holder.clone();
+                let size = blocking(move || Ok(sized.size_bytes(&blob))).await.ok().flatten();
+                let content = match size {
+                    Some(size_bytes) => {
+                        let _taken = memory.take(size_bytes).await;
+                        let read = blocking(move || Ok(Content::load(&dir, &*holder, &blob)));
+                        read.await.ok().flatten()
+                    }
+                    None => None,
+                };
+                let _ = reports.send(Report::Loaded { blob, content }).await;
+            });
+            Loading::default()
+        })
     }
 
-    /// Ends fetches without a waiter or a holder, opens streams again, and removes files that are no longer needed.
+    async fn loaded(&mut self, blob: BlobDigest, content: Option<Content>) {
+        let Loading { is_lookup, chunks } = self.loading.remove(&blob).unwrap_or_default();
+        let tree = content.as_ref().map(|content| content.tree.clone());
+        let mut events = Vec::new();
+        match content {
+            Some(content) => {
+                self.served.insert(blob, content, Instant::now());
+                for chunk in chunks {
+                    self.send_chunk(blob, chunk, &mut events).await;
+                }
+            }
+            // It was deleted meanwhile.
+            None if !chunks.is_empty() && !self.fetches.contains_key(&blob) => {
+                events.push(Event::Forget { blob });
+            }
+            None => {}
+        }
+        if is_lookup {
+            events.push(Event::Found { blob, tree });
+        }
+        self.handle_all(events).await;
+    }
+
+    /// Ends fetches without a waiter or a holder, and removes files that are no longer needed.
     async fn sweep(&mut self) {
         let now = Instant::now();
-        self.served.take_if(|(.., used_at)| now.duration_since(*used_at) >= KEEP_SERVED);
-        let reopened: Vec<u64> = self
-            .peers
-            .iter_mut()
-            .filter_map(|(node_id, peer)| {
-                let is_due = peer.reopen_at.take_if(|at| *at <= now).is_some();
-                (is_due && peer.is_up).then_some(*node_id)
-            })
-            .collect();
-        for node_id in reopened {
-            self.handle(Event::PeerUp { node: NodeId(node_id) }).await;
-        }
+        self.served.sweep(now);
+        self.peers.reap();
         let (mut abandoned, mut without_source) = (Vec::new(), Vec::new());
         for (blob, running) in &mut self.fetches {
             running.waiters.retain(|waiter| !waiter.done.is_closed());
@@ -429,17 +524,35 @@ impl Task {
             }
         }
         for blob in abandoned.into_iter().chain(without_source) {
-            self.fail(blob, || FetchBlobError::NoHolder).await;
+            self.end(blob, || FetchBlobError::NoHolder);
             self.files.remove(&blob);
+            self.handle(Event::Forget { blob }).await;
         }
+        self.remove_unneeded(now).await;
+    }
+
+    /// Removes files of blobs that the store has, and of those that nothing has fetched for long.
+    async fn remove_unneeded(&mut self, now: Instant) {
         let (dir, holder) = (self.parts.dir.clone(), self.parts.holder.clone());
-        let running: BTreeSet<BlobDigest> = self.fetches.keys().copied().collect();
-        match blocking(move || remove_unneeded(&dir, &*holder, &running)).await {
-            Ok(removed) => removed.iter().for_each(|blob| {
-                self.files.remove(blob);
-            }),
+        let listed = blocking(move || {
+            let blobs = part_file::list(&dir)?;
+            Ok(blobs.into_iter().map(|blob| (blob, holder.size_bytes(&blob).is_some())).collect::<Vec<_>>())
+        });
+        let listed = match listed.await {
+            Ok(listed) => listed,
             Err(error) => {
-                tracing::warn!(dir = %self.parts.dir.display(), %error, "unfinished artefacts cannot be listed");
+                return tracing::warn!(dir = %self.parts.dir.display(), %error, "unfinished artefacts cannot be listed");
+            }
+        };
+        self.unused.retain(|blob, _| listed.iter().any(|(listed, _)| listed == blob));
+        for (blob, is_stored) in listed {
+            if self.fetches.contains_key(&blob) {
+                continue;
+            }
+            let unused = now.duration_since(*self.unused.entry(blob).or_insert(now));
+            if is_stored || unused >= MAX_UNUSED {
+                self.unused.remove(&blob);
+                self.remove_file(blob).await;
             }
         }
     }
@@ -447,31 +560,17 @@ impl Task {
     async fn remove_file(&mut self, blob: BlobDigest) {
         self.files.remove(&blob);
         let path = part_file::path(&self.parts.dir, &blob);
-        let removed = blocking(move || std::fs::remove_file(&path)).await;
-        if let Err(error) = removed
-            && error.kind() != io::ErrorKind::NotFound
-        {
+        if let Err(error) = blocking(move || remove_if_there(&path)).await {
             tracing::warn!(%blob, %error, "the file of an artefact cannot be removed");
         }
     }
 }
 
-/// Removes files of blobs that the store has, and of those that nobody has fetched for long.
-fn remove_unneeded(
-    dir: &std::path::Path,
-    holder: &dyn super::Holder,
-    running: &BTreeSet<BlobDigest>,
-) -> io::Result<Vec<BlobDigest>> {
-    let mut removed = Vec::new();
-    for blob in part_file::list(dir)?.into_iter().filter(|blob| !running.contains(blob)) {
-        let path = part_file::path(dir, &blob);
-        let age = std::fs::metadata(&path)?.modified()?.elapsed().unwrap_or_default();
-        if holder.has(&blob) || age >= MAX_FILE_AGE {
-            std::fs::remove_file(&path)?;
-            removed.push(blob);
-        }
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
-    Ok(removed)
 }
 
 /// Runs work on the disk on another thread.

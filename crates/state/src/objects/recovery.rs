@@ -5,6 +5,7 @@ use std::collections::HashSet;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 /// An app and a pattern of its objects' names.
 type AppPattern = (String, String);
@@ -27,6 +28,7 @@ impl Recoveries {
     /// The node is now a member of a cluster; nothing is transferred yet.
     pub fn begin(&self) {
         *self.state.lock() = Some(State::default());
+        self.changed.notify_waiters();
     }
 
     /// Replaces the patterns that the node is interested in, each with its app. A pattern that was removed and is added
@@ -37,6 +39,7 @@ impl Recoveries {
             let State { wanted, done } = state;
             done.retain(|pattern| wanted.contains(pattern));
         }
+        self.changed.notify_waiters();
     }
 
     /// All objects of a pattern have been transferred.
@@ -51,6 +54,20 @@ impl Recoveries {
     pub fn end_all(&self) {
         *self.state.lock() = None;
         self.changed.notify_waiters();
+    }
+
+    /// True if objects of one of these patterns of an app are not transferred yet, including patterns of a function that was
+    /// deployed a moment ago.
+    pub fn lacks<'a>(&self, app: &str, patterns: impl IntoIterator<Item = &'a str>) -> bool {
+        let state = self.state.lock();
+        let Some(state) = &*state else { return false };
+        let is_done = |pattern: &str| state.done.contains(&(app.to_owned(), pattern.to_owned()));
+        !patterns.into_iter().all(is_done)
+    }
+
+    /// Completes at the next change of what is transferred, also at one between this call and the first poll.
+    pub fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
     }
 
     /// Number of wanted patterns that are not transferred yet.
@@ -103,6 +120,7 @@ mod tests {
         recoveries.end("a".into(), "x".into());
         assert!(futures_util::poll!(waiting.as_mut()).is_pending());
         assert_eq!(recoveries.missing(), 1);
+        assert!(!recoveries.lacks("a", ["x"]) && recoveries.lacks("a", ["x", "y"]));
         recoveries.end("a".into(), "y".into());
         waiting.await;
         recoveries.wait_for("a", &patterns).await;

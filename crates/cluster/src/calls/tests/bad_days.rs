@@ -3,6 +3,7 @@
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
+use crate::OpenStreamError;
 
 #[tokio::test]
 async fn a_lost_connection_says_if_the_call_may_have_run() {
@@ -39,12 +40,13 @@ async fn a_lost_connection_says_if_the_call_may_have_run() {
 
 #[tokio::test(start_paused = true)]
 async fn an_unreachable_member_is_tried_again_after_a_pause_that_grows() {
-    let open: OpenStream = Box::new(|_| Box::pin(async { Err("no channel".to_owned()) }));
+    let open: OpenStream =
+        Arc::new(|node_id| Box::pin(async move { Err(OpenStreamError::Gone { node_id }) }));
     let calls = Calls::new(open, CallLimits::default(), Handle::current());
     let mut waits = Vec::new();
     for _ in 0..8 {
         let error = calls.call(PEER, head(), Bytes::new(), soon()).await.unwrap_err();
-        assert_eq!(error, NotStarted::Unreachable { reason: "no channel".into() }.into());
+        assert_eq!(error, NotStarted::Unreachable { reason: "node 7 is not connected".into() }.into());
         let error = calls.call(PEER, head(), Bytes::new(), soon()).await.unwrap_err();
         let CallError::NotStarted(NotStarted::BackingOff { wait }) = error else { panic!("{error}") };
         assert!(calls.load(PEER).is_backing_off());

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::*;
+use crate::{MemberStream, OpenStream};
 
 const PEER: u64 = 7;
 
@@ -59,13 +60,13 @@ struct Pair {
 /// Calls whose streams go to `accept`.
 fn calls(limits: CallLimits, accept: impl Fn(DuplexStream) + Send + Sync + 'static) -> Calls {
     let accept = Arc::new(accept);
-    let open: OpenStream = Box::new(move |node_id| {
+    let open: OpenStream = Arc::new(move |node_id| {
         assert_eq!(node_id, PEER);
         let accept = accept.clone();
         Box::pin(async move {
             let (near, far) = duplex(64 << 10);
             accept(far);
-            Ok(Box::pin(near) as CallStream)
+            Ok(Box::pin(near) as MemberStream)
         })
     });
     Calls::new(open, limits, Handle::current())

@@ -34,6 +34,14 @@ const ENTRY_KEYS: &[&str] = &["wrk", "set", "strategy", "invalidate"];
 const RESERVED: &[&str] = &["distribution", "strategy", "followup"];
 
 impl Policy {
+    /// Reads the policies of a cluster: an empty text is none.
+    ///
+    /// # Errors
+    /// Those of [`parse`](Self::parse).
+    pub fn of_cluster(text: &str) -> Result<Self, PolicyError> {
+        if text.trim().is_empty() { Ok(Self::default()) } else { Self::parse(text) }
+    }
+
     /// Reads a policy.
     ///
     /// # Errors

@@ -4,6 +4,7 @@ mod against_reference;
 mod language;
 mod reference;
 mod rules;
+mod table;
 mod warnings;
 mod world;
 mod zones;

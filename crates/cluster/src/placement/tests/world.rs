@@ -102,6 +102,7 @@ impl World {
                 .iter()
                 .map(|function| workers.select(|worker| member(worker).runs.contains(function)))
                 .collect(),
+            ..View::default()
         };
         let code = workers.select(|worker| member(worker).has_code);
         let data = workers.select(|worker| member(worker).has_data);

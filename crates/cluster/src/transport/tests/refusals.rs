@@ -111,6 +111,7 @@ fn hello(certificate: &[u8]) -> Hello {
         software: String::new(),
         certificate: certificate.to_vec(),
         revocations_digest: Some(0),
+        members_digest: None,
         unix_ms: 0,
         incarnation: 0,
         instance: None,

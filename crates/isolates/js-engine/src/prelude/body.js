@@ -27,6 +27,8 @@
     #data = null;
     #stream = null;
     #used = false;
+    // Whether nothing else refers to the bytes, so that they need no copy when they are read.
+    #owned = false;
     static {
       native.body = {
         set(body, value, headers) {
@@ -36,10 +38,15 @@
           if (type && !headers.has("content-type")) headers.append("content-type", type);
         },
         setData(body, data) { body.#data = data; },
+        setOwned(body, bytes) {
+          body.#data = bytes;
+          body.#owned = true;
+        },
         clone(to, from) {
           from.#unused();
           if (!from.#stream) {
             to.#data = from.#data;
+            from.#owned = false;
             return;
           }
           const whole = native.wholeOf(from.#stream);
@@ -50,8 +57,10 @@
         move(to, from) {
           from.#unused();
           const whole = from.#stream && native.wholeOf(from.#stream);
-          if (!from.#stream) to.#data = from.#data;
-          else if (whole) {
+          if (!from.#stream) {
+            to.#data = from.#data;
+            to.#owned = from.#owned;
+          } else if (whole) {
             to.#data = whole;
             native.exhaust(from.#stream);
           } else to.#stream = ReadableStream.from(from.#stream);
@@ -108,7 +117,7 @@
       const taken = this.#take();
       if (taken === null) return new Uint8Array(0);
       if (typeof taken === "string") return native.encode(taken);
-      return taken instanceof Promise ? taken : taken.slice();
+      return taken instanceof Promise || this.#owned ? taken : taken.slice();
     }
     async text() {
       const taken = this.#take();

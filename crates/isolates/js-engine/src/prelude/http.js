@@ -160,7 +160,7 @@
         response.#type = "basic";
         response.#url = url;
         response.#redirected = redirected;
-        if (method !== "HEAD" && !NO_BODY.includes(status)) bodies.setData(response, body);
+        if (method !== "HEAD" && !NO_BODY.includes(status)) bodies.setOwned(response, body);
         return response;
       };
     }

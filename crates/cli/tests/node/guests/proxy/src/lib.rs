@@ -4,7 +4,7 @@
 use wasip2::http::outgoing_handler;
 use wasip2::http::types::{
     ErrorCode, Fields, IncomingBody, IncomingRequest, IncomingResponse, Method, OutgoingBody,
-    OutgoingRequest, OutgoingResponse, RequestOptions, ResponseOutparam, Scheme, http_error_code,
+    OutgoingRequest, OutgoingResponse, RequestOptions, ResponseOutparam, Scheme,
 };
 use wasip2::io::streams::StreamError;
 
@@ -171,7 +171,7 @@ fn count(authority: &str) -> String {
             Ok(piece) => bytes += piece.len(),
             Err(StreamError::Closed) => return format!("{status} {bytes}"),
             Err(StreamError::LastOperationFailed(error)) => {
-                return format!("{bytes} {:?}", http_error_code(&error));
+                return format!("{bytes} {}", error.to_debug_string());
             }
         }
     }

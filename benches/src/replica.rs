@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use edgefaas_cluster::replication::{Delta, NodeId, ObjectKey, Replica};
 use edgefaas_cluster::simulation::SimulatedReplica;
-use edgefaas_crdt::{Field, FieldDelta, FieldType, Hlc, Operation, ReplicaId};
+use edgefaas_crdt::{Field, FieldDelta, FieldType, Hlc, Operation, ReplicaId, Value};
 
 /// The name of every object's field, which does not travel.
 const FIELD: &str = "f";
@@ -52,6 +52,19 @@ impl Objects {
     /// Adds an element to a set.
     pub fn insert(&mut self, object: &ObjectKey, number: u64) -> Change {
         self.operate(object, Operation::SetAdd(element(number)), self.replica)
+    }
+
+    /// Sets a register that keeps the values of concurrent writers.
+    pub fn set(&mut self, object: &ObjectKey, value: Bytes) -> Change {
+        self.operate(object, Operation::MvRegisterSet(value), self.replica)
+    }
+
+    /// The values of such a register.
+    pub fn values(&self, object: &ObjectKey) -> Vec<Bytes> {
+        match self.fields.get(object).map(|kept| kept.field.value()) {
+            Some(Value::Values(values)) => values,
+            _ => Vec::new(),
+        }
     }
 
     fn operate(&mut self, object: &ObjectKey, operation: Operation, replica: ReplicaId) -> Change {

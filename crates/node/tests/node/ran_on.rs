@@ -1,0 +1,168 @@
+//! The node that ran an invocation, and trees of workflow instances over several nodes.
+
+use std::time::Instant;
+
+use edgefaas_api::control as proto;
+use http::Request;
+use http_body_util::Full;
+use rumqttc::v5::mqttbytes::v5::{Publish, PublishProperties};
+use serde_json::json;
+
+use crate::clusters::{join, member, token};
+use crate::support::{Mqtt5, PATIENCE, TestNode, in_time, json, reply_text, script};
+
+/// A function that answers with its node, or fails.
+const WHERE: &str = "export default (event, { node }) => {
+    if (event.text() === 'fail') throw new Error('no');
+    return node;
+};";
+
+fn node_property(message: &Publish) -> Option<&str> {
+    let properties = message.properties.as_ref()?;
+    let found = properties.user_properties.iter().find(|(key, _)| key == "invocation-node");
+    found.map(|(_, value)| value.as_str())
+}
+
+/// A cluster of two nodes, `n0` in the zone `west` and `n1` in the zone `east`; functions with the tag `there` run on `n1`.
+async fn west_and_east() -> [TestNode; 2] {
+    let placed = |zone: &'static str| {
+        move |config: &mut edgefaas_node::config::NodeConfig| {
+            member(config);
+            config.cluster.zone = Some(zone.to_owned());
+            config.cluster.labels = vec![format!("in-{zone}")];
+            config.workflows.descendants = 2;
+        }
+    };
+    let mut west = TestNode::start_with(placed("west")).await;
+    let name = "n0".to_owned();
+    west.control.init_cluster(proto::InitClusterRequest { name }).await.unwrap();
+    let mut east = TestNode::start_with(placed("east")).await;
+    let token = token(&mut west).await;
+    join(&mut east, &token, "n1").await.unwrap();
+    let text = "there:\n  - workers: [{ wrk: n1 }]\n  - followup: fail\n".to_owned();
+    west.control.set_policy(proto::SetPolicyRequest { text }).await.unwrap();
+    [west, east]
+}
+
+/// Waits until calls of `function` at `node` run on another node.
+async fn until_placed(node: &mut TestNode, function: &str) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let request = proto::InvokeRequest { function: function.to_owned(), data: Vec::new() };
+        let response = node.control.invoke(request).await;
+        if response.as_ref().is_ok_and(|response| response.get_ref().node == "n1") {
+            return;
+        }
+        assert!(Instant::now() < until, "{response:?}");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn every_answer_names_the_node_that_ran_the_function() {
+    let [mut west, _east] = west_and_east().await;
+    west.deploy_one("here", "triggers = [{ mqtt = \"in/here\" }]", WHERE).await;
+    let extra = "triggers = [{ mqtt = \"in/there\" }]\nplacement = \"there\"";
+    west.deploy_one("there", extra, WHERE).await;
+    until_placed(&mut west, "there").await;
+    let mut client = Mqtt5::connect(&west, "c").await;
+    client.subscribe("answers").await;
+    client.subscribe("$faas/dead/#").await;
+    for (function, node, zone) in [("here", "n0", "west"), ("there", "n1", "east")] {
+        let expected = json!({ "name": node, "zone": zone, "labels": [format!("in-{zone}")] });
+        let response = west.post(&format!("/fn/{function}"), "").await;
+        assert_eq!(response.headers()["invocation-node"], node);
+        assert_eq!(json(&response), expected);
+
+        let invoked = west.invoke(function, "").await;
+        let reply: serde_json::Value = serde_json::from_str(&reply_text(&invoked)).unwrap();
+        assert_eq!((&*invoked.node, &reply), (node, &expected));
+
+        let properties =
+            || PublishProperties { response_topic: Some("answers".into()), ..Default::default() };
+        client.publish_with(&format!("$faas/fn/{function}/invoke"), "", properties()).await;
+        assert_eq!(node_property(&client.message().await), Some(node), "a durable call");
+        client.publish_with(&format!("in/{function}"), "", properties()).await;
+        assert_eq!(node_property(&client.message().await), Some(node), "a trigger of QoS 0");
+        client.publish_with(&format!("$faas/fn/{function}/invoke"), "fail", properties()).await;
+        // The answer and the dead letter.
+        for _ in 0..2 {
+            let message = client.message().await;
+            assert_eq!(node_property(&message), Some(node), "{message:?}");
+        }
+
+        let request = Request::post(format!("/fn/{function}")).header("prefer", "respond-async");
+        let accepted = west.send(request.body(Full::from("x")).unwrap()).await;
+        let location = accepted.headers()["location"].to_str().unwrap().to_owned();
+        let outcome = in_time(async {
+            loop {
+                let response = west.get(&location).await;
+                if response.status() != 202 {
+                    return response;
+                }
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        assert_eq!((outcome.status().as_u16(), json(&outcome)), (200, expected));
+        assert_eq!(outcome.headers()["invocation-node"], node, "durable");
+    }
+}
+
+#[tokio::test]
+async fn in_no_cluster_nothing_names_the_node() {
+    let mut node = TestNode::start().await;
+    node.deploy_one("f", "", "export default (event, { node }) => ({ node: node ?? null })").await;
+    let response = node.post("/fn/f", "").await;
+    assert!(!response.headers().contains_key("invocation-node"));
+    assert_eq!(json(&response), json!({ "node": null }));
+    assert_eq!(node.invoke("f", "").await.node, "");
+}
+
+#[tokio::test]
+async fn a_tree_of_instances_keeps_its_budget_on_another_node() {
+    let [mut west, mut east] = west_and_east().await;
+    let flow = |name: &str, rest: &str| {
+        format!("document: {{ dsl: '1.0.3', namespace: test, name: {name}, version: '1.0.0' }}\n{rest}")
+    };
+    let texts = [
+        // Two calls that go to the other node, where each starts two instances that wait.
+        flow(
+            "top",
+            "do:\n  - all: { fork: { branches: [ { a: { call: pair } }, { b: { call: pair } } ] } }\n",
+        ),
+        flow(
+            "leaf",
+            "do:\n  - a: { listen: { to: { one: { with: { type: mqtt.publish, subject: go } } } } }\n",
+        ),
+    ];
+    let files = texts.iter().enumerate();
+    let request = proto::DeployRequest {
+        manifest: "app = \"t\"\nworkflows = [\"*.yaml\"]\n[functions.pair]\nmain = \"pair.js\"\n\
+                   placement = \"there\"\npermissions = { call = [\"leaf\"] }\n"
+            .to_owned(),
+        artifacts: vec![script(
+            "pair",
+            "export default async (event, context) => {
+                if (event.kind !== 'workflow') return;
+                await Promise.all([1, 2].map(() => context.call('leaf', {})));
+            }",
+        )],
+        workflows: files
+            .map(|(number, text)| proto::WorkflowFile {
+                file: format!("{number}.yaml"),
+                text: text.clone(),
+            })
+            .collect(),
+        ..Default::default()
+    };
+    west.control.deploy(request).await.unwrap();
+    until_placed(&mut west, "pair").await;
+    // Four instances of one tree: two more than it may have on a node.
+    let reply = in_time(west.post("/workflows/top", "{}")).await;
+    let detail = json(&reply)["detail"].as_str().unwrap_or_default().to_owned();
+    assert!(detail.contains("2 live sub-workflows"), "{:?}", reply.body());
+    let request = proto::ListInstancesRequest { workflow: "leaf".into(), limit: 10 };
+    let leaves = east.control.list_instances(request).await.unwrap().into_inner().instances;
+    assert!(leaves.len() <= 2, "{leaves:?}");
+}
