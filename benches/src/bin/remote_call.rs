@@ -42,6 +42,9 @@ struct Arguments {
     /// How many seconds a turn lasts
     #[arg(long, default_value_t = 5)]
     turn: u64,
+    /// Two turns of two seconds
+    #[arg(long)]
+    quick: bool,
     /// Keep what was measured in benches/results
     #[arg(long)]
     results: bool,
@@ -54,7 +57,10 @@ struct Arguments {
 }
 
 fn main() -> anyhow::Result<()> {
-    let arguments = Arguments::parse();
+    let mut arguments = Arguments::parse();
+    if arguments.quick {
+        (arguments.rounds, arguments.turn) = (2, 2);
+    }
     let binary = match &arguments.binary {
         Some(binary) => std::path::absolute(binary)?,
         None => build_binary()?,

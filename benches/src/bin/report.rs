@@ -62,9 +62,9 @@ target/release/hostile                    # needs root (control groups, tmpfs); 
 target/release/photons                    # needs Node.js; --quick for a first look
 target/release/workflows                  # needs redis-server; the same
 target/release/objects --results          # needs redis-server; --full for clusters of 20 and 30 nodes too
-target/release/placement --results        # needs root and redis-server; four hours, --quick for a first look
-target/release/remote-call --results      # needs root
-target/release/fifty-nodes --results      # needs root; --base OLD for the idle cost of another version
+target/release/placement --results        # needs root, redis-server, webdis, PostgreSQL and Node.js; an hour and a half, --quick for a first look
+target/release/remote-call --results      # needs root; --quick for a first look
+target/release/fifty-nodes --results      # needs root; the same; --base OLD for the idle cost of another version
 target/release/cluster-simulation --results  # --nodes 200 --seeds 1 for a first look
 cargo bench --workspace --bench isolates && cargo bench -p edgefaas-broker
 target/release/versus --base OLD --head NEW  # two binaries of the node on the hot path; prints only

@@ -218,12 +218,17 @@ fn set_policy(text: &str, entries: &[&Member<'_>]) -> anyhow::Result<()> {
     let file: &Path = &folder.path().join("policy.yaml");
     std::fs::write(file, text)?;
     let file = file.to_string_lossy().into_owned();
-    if let Some(first) = entries.first() {
+    let has_it = |entry: &Member<'_>| -> anyhow::Result<bool> {
+        Ok(entry.said(&["policy", "show"])?["text"].as_str().unwrap_or_default() == text)
+    };
+    if let Some(first) = entries.first()
+        && !has_it(first)?
+    {
         first.ok(&["policy", "set", &file])?;
     }
     for entry in entries {
         let begun = Instant::now();
-        while entry.said(&["policy", "show"])?["text"].as_str().unwrap_or_default() != text {
+        while !has_it(entry)? {
             ensure!(begun.elapsed() < PATIENCE, "{} does not get the policy", entry.host.name());
             std::thread::sleep(Duration::from_millis(20));
         }
