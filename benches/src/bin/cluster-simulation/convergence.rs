@@ -120,7 +120,7 @@ pub fn run(arguments: &Arguments, report: &mut Report) -> anyhow::Result<()> {
         connecting.add(0, &[connected_after.as_secs_f64(), mean / 1e6, handshakes]);
         println!("seed {seed}: connected after {connected_after:?}, real time {:?}", begun.elapsed());
 
-        set_all_facts(&mut cluster, None);
+        set_all_facts(&mut cluster, Shop::Missing);
         cluster.run_for(SETTLE);
         let node = 1 + Random::new(seed).below(arguments.nodes as u64);
         let (deployment, policy) = (deployment(&cluster, node, 'a'), policy(&cluster, node));
@@ -314,8 +314,7 @@ fn facts(cluster: &ClusterSimulation<Objects>, node: NodeId, shop: Shop) -> Fact
     let fact = |app: String, live, next| AppFact { app, live, next, lacks_objects: false };
     let app = |number: usize| fact(format!("app-{number:02}"), Some(live([number as u8; 32])), None);
     let revision = [0xaa; 32];
-    let fetching =
-        NextRevision { revision: Some(revision), state: NextState::Fetching { permille: 0 } };
+    let fetching = NextRevision { revision: Some(revision), state: NextState::Fetching { permille: 0 } };
     let shop = match shop {
         Shop::Missing => None,
         Shop::Fetching => Some(fact("shop".into(), None, Some(fetching))),
@@ -345,8 +344,7 @@ fn report_facts(cluster: &mut ClusterSimulation<Objects>, node: u64) -> anyhow::
     let begun = cluster.now();
     set_all_facts(cluster, Shop::Live);
     let me = NodeId(node);
-    let is_live =
-        |facts: Facts| facts.apps.iter().any(|app| app.app == "shop" && app.live.is_some());
+    let is_live = |facts: Facts| facts.apps.iter().any(|app| app.app == "shop" && app.live.is_some());
     let all = |cluster: &ClusterSimulation<Objects>| {
         cluster
             .nodes()
