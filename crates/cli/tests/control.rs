@@ -157,6 +157,7 @@ impl Control for Server {
             invocation_id: "01".into(),
             outcome: Some(outcome),
             timing: Some(proto::Timing { queue_us: 1, start_us: 2, exec_us: 3 }),
+            node: String::new(),
         }))
     }
 

@@ -10,6 +10,7 @@ use std::time::Instant;
 use clap::{Parser, ValueEnum};
 use edgefaas_benches::results::Report;
 
+/// The arguments of the program.
 #[derive(Debug, Parser)]
 #[command(about = "Simulates a cluster of a thousand nodes")]
 pub struct Arguments {

@@ -121,10 +121,11 @@ fn the_example_of_the_rust_sdk_runs() {
 /// One command: two zones, a function beside its data, a link that is cut and restored.
 #[test]
 fn two_sites_go_on_while_their_link_is_cut() {
-    let missing = ["ip", "unshare", "curl", "mosquitto_pub"].into_iter().find(|program| {
-        let help = Command::new(program).arg("--help").stdout(Stdio::null()).stderr(Stdio::null());
-        { help }.status().is_err()
-    });
+    let is_missing = |program: &&str| {
+        let mut help = Command::new(program);
+        help.arg("--help").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err()
+    };
+    let missing = ["ip", "unshare", "curl", "mosquitto_pub"].into_iter().find(is_missing);
     if let Some(program) = missing {
         return skipped(program);
     }

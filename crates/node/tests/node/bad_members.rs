@@ -13,7 +13,7 @@ use edgefaas_cluster::wire::{
     ObjectDelta, ObjectFields, Objects, ROUND_OBJECTS, RoundPlease, Summary, Wants,
 };
 use edgefaas_cluster::{
-    Event, EventReceiver, Handle, Identity, IncomingStream, JoinRequest, Membership, Options, SendError,
+    Event, EventReceiver, Handle, Identity, IncomingStreams, JoinRequest, Membership, Options, SendError,
     Token, Transport, join as join_cluster,
 };
 use edgefaas_node::{Clock, Platform};
@@ -30,7 +30,7 @@ pub struct Rogue {
     pub handle: Handle,
     events: EventReceiver,
     /// The streams that members open to it.
-    pub streams: Option<tokio::sync::mpsc::Receiver<IncomingStream>>,
+    pub streams: Option<IncomingStreams>,
     peer: u64,
     _cancel: tokio_util::sync::DropGuard,
 }

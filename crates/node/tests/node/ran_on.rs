@@ -40,7 +40,7 @@ async fn west_and_east() -> [TestNode; 2] {
     let token = token(&mut west).await;
     join(&mut east, &token, "n1").await.unwrap();
     let text = "there:\n  - workers: [{ wrk: n1 }]\n  - followup: fail\n".to_owned();
-    west.control.set_policy(proto::SetPolicyRequest { text }).await.unwrap();
+    west.control.set_policy(proto::SetPolicyRequest { text, wait_ms: 30_000 }).await.unwrap();
     [west, east]
 }
 
