@@ -65,18 +65,16 @@ async fn a_member_that_lies_about_its_load_costs_a_try() {
             let _ = serve(incoming.stream.compat(), incoming.node_id, CallLimits::default(), refuse).await;
         }
     });
-    let set = set_policy(
-        node,
-        "any:\n  - workers: [liar, n0]\n    strategy: best-first\n  - followup: fail\n",
-        0,
-    );
-    let states: Vec<_> = set.await.nodes.iter().map(|node| (node.node.clone(), node.state())).collect();
+    let policy = "any:\n  - workers: [liar, n0]\n    strategy: best-first\n  - followup: fail\n";
+    set_policy(node, policy, 0).await;
+    placed_on(node, "liar").await;
+    let again = set_policy(node, policy, 0).await;
+    let states: Vec<_> = again.nodes.iter().map(|node| (node.node.clone(), node.state())).collect();
     assert_eq!(
         states[1],
         ("liar".to_owned(), proto::node_policy::State::Waiting),
         "it reports no policies"
     );
-    placed_on(node, "liar").await;
     for _ in 0..20 {
         let answer = node.post("/fn/run", "").await;
         assert_eq!((answer.status().as_u16(), text(&answer)), (200, "done"));
