@@ -402,7 +402,7 @@ impl<R: SimulatedReplica> CallSimulation<R> {
         if self.entries[at].is_none() {
             self.entries[at] = Some(Box::new(self.entry(at)));
         }
-        let own = self.workers[at].measured;
+        let own = self.workers[at].measured.clone();
         let Some(entry) = self.entries[at].as_mut() else { return };
         if entry.updated_us.is_some_and(|updated_us| self.now_us < updated_us + UPDATE_US) {
             return;
@@ -411,7 +411,7 @@ impl<R: SimulatedReplica> CallSimulation<R> {
         let me = NodeId(at as u64 + 1);
         for (worker, load) in entry.compiled.workers().as_slice().iter().zip(&mut entry.view.loads) {
             let id = NodeId(worker.node_id);
-            let reported = if id == me { Some(own) } else { self.cluster.load_of(me, id) };
+            let reported = if id == me { Some(own.clone()) } else { self.cluster.load_of(me, id) };
             *load = match reported {
                 Some(reported) => placed(&reported, self.cluster.round_trip(me, id)),
                 None => placement::Load::default(),
@@ -439,7 +439,11 @@ impl<R: SimulatedReplica> CallSimulation<R> {
         let count = workers.as_slice().len();
         let loads = vec![placement::Load::default(); count];
         Entry {
-            view: View { loads, running: vec![WorkerSet::default(); compiled.affinity_functions().len()] },
+            view: View {
+                loads,
+                running: vec![WorkerSet::default(); compiled.affinity_functions().len()],
+                ..View::default()
+            },
             compiled,
             functions,
             in_flight: vec![0; count],
@@ -474,7 +478,7 @@ impl<R: SimulatedReplica> CallSimulation<R> {
         self.agenda.plan(self.now_us + MEASURE_US, Happening::Measure { node });
         self.workers[node].measured = self.load(node);
         let id = NodeId(node as u64 + 1);
-        let load = if self.plan.liars.contains(&id) { self.idle() } else { self.workers[node].measured };
+        let load = if self.plan.liars.contains(&id) { self.idle() } else { self.workers[node].measured.clone() };
         self.cluster.set_load(id, &load);
     }
 
