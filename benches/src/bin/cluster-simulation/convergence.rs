@@ -9,7 +9,9 @@ use edgefaas_benches::results::{Report, Table, Target};
 use edgefaas_benches::samples::median;
 use edgefaas_cluster::replication::{Interest, NodeId, ObjectKey, Policy, Settings};
 use edgefaas_cluster::simulation::{ClusterSimulation, Heartbeats, Random, Traffic, ZoneNetwork};
-use edgefaas_cluster::status::{AppFact, AppState, Facts, Load, Zone, ZoneSource};
+use edgefaas_cluster::status::{
+    AppFact, Facts, LiveRevision, Load, NextRevision, NextState, Runs, Zone, ZoneSource,
+};
 use edgefaas_functions::registry::{ClusterApp, Deployment};
 use edgefaas_rollout::shared_policy::{PolicyText, SharedPolicy};
 
@@ -118,7 +120,7 @@ pub fn run(arguments: &Arguments, report: &mut Report) -> anyhow::Result<()> {
         connecting.add(0, &[connected_after.as_secs_f64(), mean / 1e6, handshakes]);
         println!("seed {seed}: connected after {connected_after:?}, real time {:?}", begun.elapsed());
 
-        set_all_facts(&mut cluster, None);
+        set_all_facts(&mut cluster, Shop::Missing);
         cluster.run_for(SETTLE);
         let node = 1 + Random::new(seed).below(arguments.nodes as u64);
         let (deployment, policy) = (deployment(&cluster, node, 'a'), policy(&cluster, node));
@@ -298,39 +300,51 @@ fn spread(
     Ok([ms(half), ms(most), ms(all), mean, largest / 1e3])
 }
 
-/// Facts of a node with some apps, one of them in this state.
-fn facts(cluster: &ClusterSimulation<Objects>, node: NodeId, state: Option<AppState>) -> Facts {
-    let app = |number: usize| AppFact {
-        app: format!("app-{number:02}"),
-        revision: [number as u8; 32],
-        state: AppState::Live,
+/// The state of the app `shop` on a node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shop {
+    Missing,
+    Fetching,
+    Live,
+}
+
+/// Facts of a node with some apps, `shop` in this state.
+fn facts(cluster: &ClusterSimulation<Objects>, node: NodeId, shop: Shop) -> Facts {
+    let live = |revision| LiveRevision { revision, runs: Runs::Here, number: 1 };
+    let fact = |app: String, live, next| AppFact { app, live, next, lacks_objects: false };
+    let app = |number: usize| fact(format!("app-{number:02}"), Some(live([number as u8; 32])), None);
+    let revision = [0xaa; 32];
+    let fetching = NextRevision { revision: Some(revision), state: NextState::Fetching { permille: 0 } };
+    let shop = match shop {
+        Shop::Missing => None,
+        Shop::Fetching => Some(fact("shop".into(), None, Some(fetching))),
+        Shop::Live => Some(fact("shop".into(), Some(live(revision)), None)),
     };
-    let shop = state.map(|state| AppFact { app: "shop".into(), revision: [0xaa; 32], state });
     Facts {
         zone: Some(Zone { name: format!("zone{:02}", cluster.zone(node)), source: ZoneSource::Configured }),
         labels: vec!["camera".into()],
         software: "0.1.0".into(),
         apps: (1..APPS).map(app).chain(shop).collect(),
         apps_omitted: 0,
+        policy: None,
     }
 }
 
-fn set_all_facts(cluster: &mut ClusterSimulation<Objects>, state: Option<AppState>) {
+fn set_all_facts(cluster: &mut ClusterSimulation<Objects>, shop: Shop) {
     for node in cluster.nodes() {
-        let facts = facts(cluster, node, state.clone());
+        let facts = facts(cluster, node, shop);
         cluster.set_facts(node, &facts);
     }
 }
 
 fn report_facts(cluster: &mut ClusterSimulation<Objects>, node: u64) -> anyhow::Result<[f64; 2]> {
     let before = traffic(cluster);
-    set_all_facts(cluster, Some(AppState::Fetching { permille: 0 }));
+    set_all_facts(cluster, Shop::Fetching);
     cluster.run_for(Duration::from_secs(1));
     let begun = cluster.now();
-    set_all_facts(cluster, Some(AppState::Live));
+    set_all_facts(cluster, Shop::Live);
     let me = NodeId(node);
-    let is_live =
-        |facts: Facts| facts.apps.iter().any(|app| app.app == "shop" && app.state == AppState::Live);
+    let is_live = |facts: Facts| facts.apps.iter().any(|app| app.app == "shop" && app.live.is_some());
     let all = |cluster: &ClusterSimulation<Objects>| {
         cluster
             .nodes()

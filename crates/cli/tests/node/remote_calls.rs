@@ -106,7 +106,7 @@ fn a_remote_call_ends_within_its_limits() {
         let network = network(&["s1", "s2"]);
         let home = tempfile::tempdir().unwrap();
         let nodes = cluster(&network, home.path(), &["s1", "s2"]);
-        let [n, s1, s2] = nodes.as_slice() else { unreachable!() };
+        let [n, s1, _] = nodes.as_slice() else { unreachable!() };
 
         let answer = call(n, "work", "plain", 0).answer().unwrap();
         assert_eq!(

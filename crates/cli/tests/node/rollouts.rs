@@ -207,7 +207,7 @@ fn a_node_with_a_full_disk_keeps_its_revision_and_says_so_until_there_is_room() 
     let home = tempfile::tempdir().unwrap();
     let disk_path = home.path().join("disk");
     std::fs::create_dir(&disk_path).unwrap();
-    let Some(_disk) = SmallDisk::mount(&disk_path, "192m") else {
+    let Some(_disk) = SmallDisk::mount(&disk_path, "256m") else {
         return skipped("the right to mount a file system (root)");
     };
     let start = |dir: &Path| {
@@ -227,6 +227,7 @@ fn a_node_with_a_full_disk_keeps_its_revision_and_says_so_until_there_is_room() 
     // Room for changes of objects, and not for the revision.
     let file = std::fs::OpenOptions::new().write(true).open(&filler).unwrap();
     file.set_len(file.metadata().unwrap().len() - 48 * MB as u64).unwrap();
+    drop(file);
     let (second, new) = app(home.path(), 2, 16 * MB);
     let deploy = large.cli(&["deploy", second.to_str().unwrap(), "--wait", "120s"]);
     assert!(deploy.status.success(), "it is live on the other node");

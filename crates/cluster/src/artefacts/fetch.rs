@@ -18,6 +18,8 @@ const REQUESTS_PER_PARTNER: usize = 2;
 const MAX_REQUESTS: usize = 24;
 /// Part of the chunks at a member that one request names.
 const SET_SHARE: usize = 12;
+/// Bounds of that part. The server chooses among the chunks of a request.
+const MIN_SET: usize = 4;
 const MAX_SET: usize = 64;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(6);
 const TREE_TIMEOUT: Duration = Duration::from_secs(4);
@@ -394,7 +396,7 @@ impl Blob {
 fn part_of(able: &ChunkSet, random: u64) -> ChunkSet {
     let mut part = ChunkSet::none(able.chunks());
     let count = able.count();
-    let size = (count / SET_SHARE).clamp(1, MAX_SET);
+    let size = (count / SET_SHARE).clamp(MIN_SET, MAX_SET).min(count.max(1));
     // Every `step`th chunk, so that the sets of different nodes overlap little.
     let step = (count / size).max(1);
     let first = if count == 0 { 0 } else { (random % step as u64) as usize };

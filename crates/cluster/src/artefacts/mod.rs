@@ -11,9 +11,9 @@
 //! **Zones.** Two fetchers of each zone, chosen by rendezvous hash, fetch from other zones, each its half of the chunks.
 //! The others do so only after [`CROSS_AFTER`] without progress.
 //!
-//! **Serving.** A node that many fetch from serves a quarter more than it has received, and more to members that get nothing
-//! ([`uploads`]). Chunks that
-//! the receivers have not confirmed are bounded by their delay: on a link of 1 MB/s other traffic waits 260 ms at most.
+//! **Serving.** A node hands out each chunk once; one that many fetch from a quarter more than it has received, and more to
+//! members that get nothing ([`uploads`]). Chunks that the receivers have not confirmed are bounded by their delay: on a link
+//! of 1 MB/s other traffic waits 260 ms at most for the sender.
 //!
 //! **Trust.** Each chunk is verified against the [`Tree`], and the tree against the digest. A member whose tree or chunk is
 //! invalid is not asked for this blob again.

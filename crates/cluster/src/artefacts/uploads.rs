@@ -178,14 +178,15 @@ impl Uploads {
             let Some(queued) = self.take_next() else { return };
             let Some(blob) = blobs.get_mut(&queued.blob) else { continue };
             blob.used_at = now;
-            if !is_within_quota(blob, queued.stalled_ms) {
-                out.push(busy(queued.node, queued.blob, queued.id, QUOTA_PAUSE));
-                continue;
-            }
             let Some(index) = self.least_handed_out(blob, &queued) else {
                 out.push(busy(queued.node, queued.blob, queued.id, Duration::ZERO));
                 continue;
             };
+            // Nobody else may have a chunk that was not handed out yet.
+            if blob.handed_out[index] > 0 && !is_within_quota(blob, queued.stalled_ms) {
+                out.push(busy(queued.node, queued.blob, queued.id, QUOTA_PAUSE));
+                continue;
+            }
             blob.handed_out[index] = blob.handed_out[index].saturating_add(1);
             blob.sent += 1;
             if let Some(bucket) = &mut self.bucket {

@@ -478,7 +478,8 @@ impl<R: SimulatedReplica> CallSimulation<R> {
         self.agenda.plan(self.now_us + MEASURE_US, Happening::Measure { node });
         self.workers[node].measured = self.load(node);
         let id = NodeId(node as u64 + 1);
-        let load = if self.plan.liars.contains(&id) { self.idle() } else { self.workers[node].measured.clone() };
+        let load =
+            if self.plan.liars.contains(&id) { self.idle() } else { self.workers[node].measured.clone() };
         self.cluster.set_load(id, &load);
     }
 

@@ -326,7 +326,12 @@ fn loads(entry: u64, cluster: &ClusterView, table: &Table) -> Loads {
     let workers = table.workers();
     let members: HashMap<u64, &MemberView> = cluster.all().map(|member| (member.node_id, member)).collect();
     let load = |worker: &Worker| {
-        let load = members.get(&worker.node_id).map_or_else(Load::default, |member| load_of(member));
+        let load = match members.get(&worker.node_id) {
+            // In no cluster a node does not measure its load, and takes what comes to it.
+            Some(me) if me.node_id == cluster.me.node_id && me.load.is_none() => unmeasured(),
+            Some(member) => load_of(member),
+            None => Load::default(),
+        };
         match worker.node_id == entry {
             true => Load { rtt_us: 0, ..load },
             false => load,
@@ -388,6 +393,19 @@ fn worker(member: &MemberView) -> Worker {
         name: member.name.clone(),
         zone: member.facts.zone.as_ref().map(|zone| zone.name.clone()),
         labels: member.facts.labels.clone(),
+    }
+}
+
+/// The load of a node that has room for anything.
+fn unmeasured() -> Load {
+    let (bytes, permits) = (1 << 40, 1 << 20);
+    Load {
+        health: Health::Up,
+        memory_free_bytes: bytes,
+        memory_total_bytes: bytes,
+        permits_free: permits,
+        permits_total: permits,
+        ..Load::default()
     }
 }
 

@@ -128,7 +128,13 @@ pub struct Artefacts {
     commands: mpsc::Sender<Command>,
     traffic: Arc<Traffic>,
     /// Until they run.
-    task: Arc<Mutex<Option<(ArtefactsParts, mpsc::Receiver<Command>)>>>,
+    waiting: Arc<Mutex<Option<WaitingTask>>>,
+}
+
+/// The task before it runs.
+struct WaitingTask {
+    parts: ArtefactsParts,
+    commands: mpsc::Receiver<Command>,
 }
 
 enum Command {
@@ -147,15 +153,16 @@ struct Waiter {
 impl Artefacts {
     /// Transfers that wait for [`run`](Self::run).
     pub fn new(parts: ArtefactsParts) -> Self {
-        let (commands, received) = mpsc::channel(COMMANDS);
-        Self { commands, traffic: Arc::default(), task: Arc::new(Mutex::new(Some((parts, received)))) }
+        let (sender, commands) = mpsc::channel(COMMANDS);
+        let waiting = Arc::new(Mutex::new(Some(WaitingTask { parts, commands })));
+        Self { commands: sender, traffic: Arc::default(), waiting }
     }
 
     /// Runs the transfers until `shutdown` fires; all that they have started ends with this future. The first call does so, a
     /// further one does nothing.
     pub async fn run(&self, shutdown: CancellationToken) {
-        let task = self.task.lock().take();
-        if let Some((parts, commands)) = task {
+        let waiting = self.waiting.lock().take();
+        if let Some(WaitingTask { parts, commands }) = waiting {
             task::run(parts, self.traffic.clone(), commands, shutdown).await;
         }
     }
