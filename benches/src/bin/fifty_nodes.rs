@@ -226,7 +226,9 @@ fn large_artefact(
         network.link(name).set(Conditions::default().with_rate(LINK_BYTES_PER_SECOND));
     }
     // A policy may have named another node for the calls.
-    if let Some(first) = fleet.members.first() {
+    if let Some(first) = fleet.members.first()
+        && !arguments.only_artefact
+    {
         let none = app.join("none.yaml");
         std::fs::write(&none, "")?;
         first.ok(&["policy", "set", &none.to_string_lossy()])?;

@@ -12,6 +12,10 @@ use super::message::{Head, HeadError, LENGTH_BYTES, MAX_HEAD_BYTES};
 /// Received pieces up to this size are copied: a piece is part of a larger buffer, which it would keep in memory.
 const COPIED_BYTES: usize = 4 << 10;
 
+/// Data up to this size is given to the connection without a wait for room in the window: the connection keeps it. A new stream has no
+/// room until the task of the connection has opened it, so that a wait costs two changes of the thread and a packet of its own.
+const UNRESERVED_BYTES: usize = 16 << 10;
+
 /// The other side cannot be read or written.
 #[derive(Debug)]
 pub(super) enum StreamError {
@@ -135,7 +139,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Sends the parts, the last one with the end of the stream. Waits for the window of the peer, at most `stall` for each piece.
+/// Sends the parts, the last one with the end of the stream. A large part waits for the window of the peer, at most `stall` for each
+/// piece.
 pub(super) async fn send(
     stream: &mut SendStream<Bytes>,
     parts: (Bytes, Bytes),
@@ -156,6 +161,9 @@ async fn send_part(
     is_last: bool,
     stall: Duration,
 ) -> Result<(), StreamError> {
+    if data.len() <= UNRESERVED_BYTES {
+        return Ok(stream.send_data(data, is_last)?);
+    }
     loop {
         stream.reserve_capacity(data.len());
         let mut room = stream.capacity();
