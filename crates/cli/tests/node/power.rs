@@ -85,7 +85,7 @@ pub fn start_traced(data: &Path, trace: &Path, config: &str) -> (Child, String) 
     let config_file = trace.with_extension("toml");
     std::fs::write(&config_file, config).unwrap();
     let mut child = Command::new("strace")
-        .args(["-f", "-qq", "--seccomp-bpf", "-yy", "-xx", "-s", "4000000", "-e"])
+        .args(["-f", "-qq", "--seccomp-bpf", "-ttt", "-yy", "-xx", "-s", "4000000", "-e"])
         .arg(format!("trace={CALLS}"))
         .arg("-o")
         .arg(trace)

@@ -26,6 +26,8 @@ const SECTOR_BYTES: u64 = 512;
 /// A recorded run: events in the order in which they began or ended.
 pub struct Recording {
     events: Vec<Event>,
+    /// When each event was, in microseconds since 1970.
+    times_us: Vec<u64>,
 }
 
 #[derive(Debug)]
@@ -69,9 +71,9 @@ struct Open {
 }
 
 impl Recording {
-    /// Reads strace's output (`-f -yy -xx`) about `folder`.
+    /// Reads strace's output (`-f -ttt -yy -xx`) about `folder`.
     pub fn read(trace: &str, folder: &Path) -> Self {
-        let mut calls = calls(trace);
+        let (mut calls, mut times_us) = calls(trace);
         calls.sort_by_key(|call| call.began);
         let count = calls.iter().map(|call| call.ended + 1).max().unwrap_or_default();
         let mut events: Vec<Event> = std::iter::repeat_with(|| Event::Returned).take(count).collect();
@@ -82,7 +84,18 @@ impl Recording {
                 events[call.began] = event;
             }
         }
-        Self { events }
+        times_us.truncate(count);
+        Self { events, times_us }
+    }
+
+    /// When an event was, in microseconds since 1970.
+    pub fn time_us(&self, at: usize) -> u64 {
+        self.times_us[at]
+    }
+
+    /// The first event after this time: a cut before it leaves what was done by then.
+    pub fn after_us(&self, time_us: u64) -> usize {
+        self.times_us.partition_point(|time| *time <= time_us)
     }
 
     /// The points in time right after something was sent, with what had been sent by then: candidates for a cut.
@@ -355,12 +368,20 @@ fn split(arguments: &str) -> Vec<&str> {
     parts
 }
 
-/// Joins the lines of calls that other threads interrupted; a line's number is its time.
-fn calls(trace: &str) -> Vec<Call> {
+/// Joins the lines of calls that other threads interrupted. A line's number is its place in the order of events; the
+/// times of all lines in microseconds come too, and never decrease.
+fn calls(trace: &str) -> (Vec<Call>, Vec<u64>) {
     let mut unfinished: HashMap<&str, (usize, String)> = HashMap::new();
     let mut calls = Vec::new();
+    let mut times_us = Vec::new();
+    let mut latest_us = 0;
     for (at, line) in trace.lines().enumerate() {
-        let Some((thread, rest)) = line.split_once(' ') else { continue };
+        let (thread, rest) = line.split_once(' ').unwrap_or_default();
+        let (time, rest) = rest.trim_start().split_once(' ').unwrap_or_default();
+        // Seconds with six digits after the point.
+        let time_us = time.replacen('.', "", 1).parse().unwrap_or(latest_us);
+        latest_us = time_us.max(latest_us);
+        times_us.push(latest_us);
         let rest = rest.trim_start();
         let (began, whole) = if let Some(resumed) = rest.strip_prefix("<... ") {
             let Some((began, start)) = unfinished.remove(thread) else { continue };
@@ -383,5 +404,5 @@ fn calls(trace: &str) -> Vec<Call> {
             ended: at,
         });
     }
-    calls
+    (calls, times_us)
 }
