@@ -226,6 +226,11 @@ pub enum Users {
     Reload,
 }
 
+/// The name of a zone or a label.
+fn label(text: &str) -> Result<String, &'static str> {
+    if is_label(text) { Ok(text.to_owned()) } else { Err(LABEL_RULE) }
+}
+
 #[cfg(test)]
 mod tests {
     #[test]
@@ -233,9 +238,4 @@ mod tests {
         use clap::CommandFactory;
         super::Cli::command().debug_assert();
     }
-}
-
-/// The name of a zone or a label.
-fn label(text: &str) -> Result<String, &'static str> {
-    if is_label(text) { Ok(text.to_owned()) } else { Err(LABEL_RULE) }
 }

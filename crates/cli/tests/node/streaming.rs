@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use crate::support::{Running, component, has_wasm_target, skipped};
 
 /// What the server sends at a time.
-const PIECE: [u8; 64 << 10] = [b'x'; 64 << 10];
+static PIECE: [u8; 64 << 10] = [b'x'; 64 << 10];
 const LARGE_BYTES: usize = 124_000_000;
 /// Several bodies at a time, with the isolates of their functions.
 const MAX_GROWTH_BYTES: u64 = 64 << 20;
