@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use edgefaas_testnet::{Conditions, Topology, isolated};
 use serde_json::Value;
 
+use crate::hosted::{HostedNode, set_policy, write_app};
 use crate::load::{Connection, id_of};
 use crate::support::{PATIENCE, Running, free_port};
 
@@ -152,36 +154,39 @@ const COUNT: &str = r#"
 
 #[test]
 fn a_function_runs_where_its_objects_are_until_they_have_arrived_here() {
-    let home = tempfile::tempdir().unwrap();
-    let a = start(home.path(), "a");
-    a.ok(&["cluster", "init", "--name", "a"]);
-    let policy = write(
-        home.path(),
-        &[("policy.yaml", "data: [{workers: \"*\", strategy: data}, followup: fail]\n")],
-    );
-    a.ok(&["policy", "set", &format!("{policy}/policy.yaml")]);
-    let files = [("edgefaas.toml", DATA), ("fill.js", FILL), ("count.js", COUNT)];
-    a.ok(&["deploy", &write(&home.path().join("app"), &files)]);
-    for at in (0..200).step_by(10) {
-        assert_eq!(a.http("POST", "/fn/fill", &at.to_string()).0, 200);
-    }
-    poll("the first node lacks nothing", || has_members(&a, 0).then_some(()));
-
-    let b = start(home.path(), "b");
-    join(&a, &b, "b");
-    let (mut there, mut answers) = (0, 0);
-    poll("the node runs it itself", || {
-        let (head, body) = b.exchange("POST", "/fn/count", "");
-        if !head.starts_with("HTTP/1.1 200") {
-            // The app has not arrived yet.
-            assert!(answers == 0 || head.starts_with("HTTP/1.1 404"), "{head} {body}");
-            return None;
+    isolated(|| {
+        let network = Topology::new().zone("hall", &["a", "b"]).build().unwrap();
+        // The objects are 10 MB.
+        network.link("b").set(Conditions::default().with_rate(1_500_000));
+        let home = tempfile::tempdir().unwrap();
+        let a = HostedNode::start(network.host("a"), home.path(), &[]);
+        a.ok(&["cluster", "init", "--name", "a"]);
+        set_policy(&a, home.path(), "data: [{workers: \"*\", strategy: data}, followup: fail]\n");
+        let files = [("edgefaas.toml", DATA), ("fill.js", FILL), ("count.js", COUNT)];
+        a.ok(&["deploy", &write_app(home.path(), "app", &files)]);
+        for at in (0..200).step_by(10) {
+            assert!(a.exchange("POST", "/fn/fill", &at.to_string()).0.starts_with("HTTP/1.1 200"));
         }
-        answers += 1;
-        assert_eq!(body, r#"{"count":200}"#, "answer {answers}, {there} of them by the first node");
-        let is_there = head.to_ascii_lowercase().contains("invocation-node: a");
-        there += i32::from(is_there);
-        (!is_there).then_some(())
+        poll("the first node lacks nothing", || (a.json(&["nodes"])["recovering"] == 0).then_some(()));
+
+        let b = HostedNode::start(network.host("b"), home.path(), &[]);
+        let token = a.ok(&["cluster", "token"]);
+        b.ok(&["cluster", "join", token.trim(), "--name", "b"]);
+        let (mut there, mut answers) = (0, 0);
+        poll("the node runs it itself", || {
+            let (head, body) = b.exchange("POST", "/fn/count", "");
+            if !head.starts_with("HTTP/1.1 200") {
+                // The app has not arrived yet.
+                assert!(answers == 0 && head.starts_with("HTTP/1.1 404"), "{answers} {head} {body}");
+                return None;
+            }
+            answers += 1;
+            assert_eq!(body, r#"{"count":200}"#, "answer {answers}, {there} of them by the first node");
+            let is_there = head.to_ascii_lowercase().contains("invocation-node: a");
+            there += i32::from(is_there);
+            (!is_there).then_some(())
+        });
+        println!("{there} of {answers} answers came from the node that had the objects");
+        assert!(there > 0, "the link is slower than the deploy");
     });
-    println!("{there} of {answers} answers came from the node that had the objects");
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use edgefaas_testnet::Host;
+use edgefaas_testnet::{Host, Network};
 use serde_json::Value;
 
 use crate::support::{PATIENCE, edgefaas, exchange_over, metric_over};
@@ -259,4 +259,17 @@ pub fn unite(nodes: &[HostedNode<'_>]) {
         let token = first.ok(&["cluster", "token"]);
         node.ok(&["cluster", "join", token.trim(), "--name", node.name()]);
     }
+}
+
+/// Starts nodes with options, and unites them.
+pub fn cluster<'a>(network: &'a Network, home: &Path, nodes: &[(&str, &[&str])]) -> Vec<HostedNode<'a>> {
+    let start = |(name, options): &(&str, &[&str])| HostedNode::start(network.host(name), home, options);
+    let nodes: Vec<_> = nodes.iter().map(start).collect();
+    unite(&nodes);
+    for node in &nodes {
+        nodes.iter().filter(|other| other.name() != node.name()).for_each(|other| {
+            node.wait_for_member(other.name());
+        });
+    }
+    nodes
 }

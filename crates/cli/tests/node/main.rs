@@ -39,6 +39,7 @@ mod recording;
 mod remote_calls;
 mod replies;
 mod rollouts;
+mod schedules;
 mod spinning;
 mod streaming;
 mod support;

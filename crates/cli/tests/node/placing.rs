@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use edgefaas_testnet::{Network, Topology, isolated};
+use edgefaas_testnet::{Topology, isolated};
 use serde_json::Value;
 
-use crate::hosted::{HostedNode, set_policy, unite, write_app};
+use crate::hosted::{HostedNode, cluster, set_policy, write_app};
+use crate::schedules::{self, occurrences, wait_until};
 
 fn source(version: &str) -> String {
     format!(
@@ -28,19 +29,6 @@ fn manifest(app: &str, more: &str) -> String {
 fn version(home: &Path, app: &str, version: &str, more: &str) -> String {
     let (manifest, source) = (manifest(app, more), source(version));
     write_app(home, &format!("{app}-{version}"), &[("edgefaas.toml", &manifest), ("main.js", &source)])
-}
-
-/// Starts nodes with options, and unites them.
-fn cluster<'a>(network: &'a Network, home: &Path, nodes: &[(&str, &[&str])]) -> Vec<HostedNode<'a>> {
-    let start = |(name, options): &(&str, &[&str])| HostedNode::start(network.host(name), home, options);
-    let nodes: Vec<_> = nodes.iter().map(start).collect();
-    unite(&nodes);
-    for node in &nodes {
-        nodes.iter().filter(|other| other.name() != node.name()).for_each(|other| {
-            node.wait_for_member(other.name());
-        });
-    }
-    nodes
 }
 
 /// Deploys, and gives the revision.
@@ -122,54 +110,21 @@ fn both_sides_of_a_cut_agree_afterwards() {
         let home = tempfile::tempdir().unwrap();
         let nodes = cluster(&network, home.path(), &[("n", &[]), ("s", &[])]);
         let [n, s] = nodes.as_slice() else { unreachable!() };
-        let tick = r#"
-            app = "clock"
-            [functions.tick]
-            main = "tick.js"
-            triggers = [{ cron = "* * * * * *" }]
-            permissions = { objects = ["seen"] }
-            [objects."*"]
-            interval = "5ms"
-        "#;
-        let count = "export default (event, context) =>\n\
-                     context.object('seen').counter(String(event.scheduledTime)).add(1);";
-        deploy(n, &write_app(home.path(), "clock", &[("edgefaas.toml", tick), ("tick.js", count)]));
+        deploy(n, &schedules::app(home.path(), 1, "* * * * * *"));
         deploy(n, &version(home.path(), "shop", "1", ""));
         wait_state(s, "clock", "n", "live");
         // How often each occurrence has fired. From a time on at which both nodes knew that both run the app.
-        let occurrences = |node: &HostedNode<'_>| -> Vec<(u64, u64)> {
-            let output = node.cli(&["objects", "get", "clock", "seen", "-o", "json"]);
-            let all: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-            let fields = all["fields"].as_object().or_else(|| all.as_object()).cloned().unwrap_or_default();
-            let mut all: Vec<_> = fields
-                .into_iter()
-                .filter_map(|(due, field)| Some((due.parse().ok()?, field["value"].as_u64()?)))
-                .collect();
-            all.sort_unstable();
-            all
-        };
-        let newest = |node: &HostedNode<'_>| occurrences(node).last().map_or(0, |(due, _)| *due);
-        let wait_until = |node: &HostedNode<'_>, due: u64| {
-            let since = std::time::Instant::now();
-            while newest(node) < due {
-                assert!(
-                    since.elapsed() < crate::support::PATIENCE,
-                    "{}: {:?}",
-                    node.name(),
-                    occurrences(node)
-                );
-            }
-        };
-        let begin = newest(n) + 1000;
-        wait_until(n, begin + 4000);
-        let fired = occurrences(n);
+        let newest = schedules::newest;
+        let begin = newest(n, "seen-0") + 1000;
+        wait_until(n, "seen-0", begin + 4000);
+        let fired = occurrences(n, "seen-0");
         let due: Vec<_> = fired.iter().filter(|(due, _)| (begin..begin + 4000).contains(due)).collect();
         assert!(due.len() >= 3 && due.iter().all(|(_, count)| *count == 1), "{fired:?}");
 
         network.trunk("north", "south").cut();
         n.wait_for_loss("s");
         s.wait_for_loss("n");
-        let cut = newest(n).max(newest(s)) + 1000;
+        let cut = newest(n, "seen-0").max(newest(s, "seen-0")) + 1000;
         let on_n = deploy(n, &version(home.path(), "shop", "north", ""));
         let on_s = deploy(s, &version(home.path(), "shop", "south", ""));
         set_policy(n, home.path(), "south:\n  - workers: [n]\n");
@@ -177,8 +132,8 @@ fn both_sides_of_a_cut_agree_afterwards() {
         assert_eq!((body(n, "shop"), body(s, "shop")), ("north".to_owned(), "south".to_owned()));
         // Each side fires; a busy machine may skip an occurrence.
         for node in [n, s] {
-            wait_until(node, cut + 2000);
-            let fired = occurrences(node);
+            wait_until(node, "seen-0", cut + 2000);
+            let fired = occurrences(node, "seen-0");
             let after: Vec<_> = fired.iter().filter(|(due, _)| *due >= cut).collect();
             assert!(
                 after.len() >= 2 && after.iter().all(|(_, count)| *count == 1),
