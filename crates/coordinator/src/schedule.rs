@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use edgefaas_broker::topic::TopicFilter;
-use edgefaas_functions::registry::{Firing as Fires, LiveWorkflow, has_rule};
+use edgefaas_functions::registry::{Firing as Fires, LiveWorkflow, Occurrence, has_rule};
 use edgefaas_manifest::next_after;
 use edgefaas_workflow::Event;
 use edgefaas_workflow::instance::{FrameId, schedule_rule};
@@ -154,13 +154,12 @@ fn next_wait(
 impl Planned {
     fn start_if_due(&mut self, coordinator: &Arc<Coordinator>) {
         let now = Instant::now();
-        // Intervals do not begin together on the nodes of a cluster: for them always the same node is chosen.
-        let mut occurrence_unix_ms = 0;
+        let mut occurrence = Occurrence::OfInterval;
         let is_due = match &mut self.by {
             By::Cron { cron, due_unix_ms, planned_unix_ms } => {
                 let unix_ms = coordinator.clock.now_unix_ms();
                 let is_due = due_unix_ms.is_some_and(|due| due <= unix_ms);
-                occurrence_unix_ms = due_unix_ms.unwrap_or_default();
+                occurrence = Occurrence::At(due_unix_ms.unwrap_or_default());
                 // A clock that was set back or ahead causes one start, not thousands.
                 if is_due || unix_ms < *planned_unix_ms {
                     (*due_unix_ms, *planned_unix_ms) = (next_after(cron, unix_ms), unix_ms);
@@ -192,7 +191,7 @@ impl Planned {
             return;
         }
         let start = Start::new(workflow.clone(), Value::Object(Default::default()), 0);
-        match coordinator.registry.fires_here(&workflow.app, &workflow.name, occurrence_unix_ms) {
+        match coordinator.registry.fires_here(&workflow.app, &workflow.name, occurrence) {
             Fires::Here => coordinator.start_alone(start),
             Fires::Elsewhere => {
                 // Another node runs it now; this one may be chosen later.

@@ -171,7 +171,7 @@ mod tests {
     fn member(node_id: u64, live: Option<([u8; 32], Runs)>, next: Option<NextState>) -> Member {
         let live = live.map(|(revision, runs)| LiveRevision { revision, runs, number: 1 });
         let next = next.map(|state| NextRevision { revision: Some(WANTED), state });
-        let fact = AppFact { app: "a".into(), live, next, lacks_objects: false };
+        let fact = AppFact { app: "a".into(), live, next, lacks_objects: false, schedules: Vec::new() };
         let apps = (live.is_some() || fact.next.is_some()).then(|| ("a".to_owned(), fact));
         let (name, zone) = (format!("n{node_id}"), format!("z{}", node_id % 2));
         Member { node_id, name, zone, apps: apps.into_iter().collect(), ..Member::default() }

@@ -45,6 +45,13 @@ impl Firings {
         }
     }
 
+    /// What this node does at the end of an interval: the first in rank of those that take part is chosen each time.
+    pub fn of_interval(&self, before: impl IntoIterator<Item = u64>) -> Firing {
+        let state = self.state.lock();
+        let is_first = !before.into_iter().any(|node_id| state.occurrences.takes_part(node_id));
+        if is_first { Firing::Here } else { Firing::Elsewhere }
+    }
+
     /// Takes the other members as they are now; none if this node is alone.
     pub fn see<'a>(&self, members: impl IntoIterator<Item = Seen<'a>>) {
         let mut state = self.state.lock();

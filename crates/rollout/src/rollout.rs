@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use edgefaas_cluster::occurrences::OccurrenceId;
+use edgefaas_cluster::occurrences::{OccurrenceId, schedule_digest};
 use edgefaas_cluster::status::{MAX_REASON_BYTES, NextRevision, NextState, Runs};
 use edgefaas_functions::registry::{
-    ClusterApp, ClusterScope, Code, Content, DeployError, Deployment, FiresHere, Reach, Registry, Selects,
-    StageError, app_of_object, cluster_app, cluster_apps,
+    ClusterApp, ClusterScope, Code, Content, DeployError, Deployment, FiresHere, Occurrence, Reach,
+    Registry, Selects, StageError, app_of_object, cluster_app, cluster_apps,
 };
 use edgefaas_functions::secrets::Secrets;
 use edgefaas_manifest::{NodeCount, NodeSelection};
@@ -80,18 +80,29 @@ impl Rollout {
         self.parts.members.clone()
     }
 
-    /// The decision which member fires an occurrence of a schedule: of the connected members that run the revision, one; the
-    /// next one if that dies before it does.
+    /// The decision which member fires an occurrence of a schedule: of the connected members whose revision of the app has the
+    /// schedule, one; the next one if that dies before it does.
     pub fn fires_here(&self) -> FiresHere {
         let (members, firings) = (self.parts.members.clone(), self.parts.firings.clone());
-        Arc::new(move |app, schedule, due_unix_ms| {
-            let runs = |member: &Member| {
-                let live = member.live(&app.name).filter(|live| live.runs == Runs::Here);
+        Arc::new(move |app, schedule, occurrence| {
+            let id = schedule_digest(schedule);
+            // Members of older versions report no schedules.
+            let has_it = |member: &Member| {
+                let fact = member.apps.get(&*app.name);
+                let live = fact.and_then(|fact| fact.live).filter(|live| live.runs != Runs::Elsewhere);
                 live.is_some_and(|live| Some(live.revision) == digest(&app.revision))
+                    || live.is_some() && fact.is_some_and(|fact| fact.schedules.contains(&id))
             };
             let schedule = format!("{} {schedule}", app.name);
-            let before = before_here(&schedule, due_unix_ms, &members.borrow(), runs);
-            firings.due(OccurrenceId::new(&schedule, due_unix_ms), before)
+            match occurrence {
+                Occurrence::At(due_unix_ms) => {
+                    let before = before_here(&schedule, due_unix_ms, &members.borrow(), has_it);
+                    firings.due(OccurrenceId::new(&schedule, due_unix_ms), before)
+                }
+                Occurrence::OfInterval => {
+                    firings.of_interval(before_here(&schedule, 0, &members.borrow(), has_it))
+                }
+            }
         })
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use edgefaas_functions::invocation::{Invocation, Principal};
 use edgefaas_functions::invoker::Invoker;
-use edgefaas_functions::registry::{Firing, LiveFunction, Registry, ScheduleRoute};
+use edgefaas_functions::registry::{Firing, LiveFunction, Occurrence, Registry, ScheduleRoute};
 use edgefaas_functions::workers::Workers;
 use edgefaas_isolates::{CronTick, Event, Trigger};
 use edgefaas_manifest::next_after;
@@ -97,8 +97,8 @@ impl Planned {
         let Some(due) = self.due_unix_ms.filter(|due| *due <= now_ms) else { return };
         self.plan(now_ms);
         // Of the nodes of a cluster that run the function, one fires.
-        let schedule = format!("{} {}", self.function.name, self.schedule);
-        let fails = match registry.fires_here(&self.function.app, &schedule, due) {
+        let schedule = self.function.schedule_id(&self.schedule);
+        let fails = match registry.fires_here(&self.function.app, &schedule, Occurrence::At(due)) {
             Firing::Elsewhere => return,
             Firing::Here => None,
             Firing::IfOthersFail(fails) => Some(fails),

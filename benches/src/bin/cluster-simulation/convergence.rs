@@ -311,7 +311,8 @@ enum Shop {
 /// Facts of a node with some apps, `shop` in this state.
 fn facts(cluster: &ClusterSimulation<Objects>, node: NodeId, shop: Shop) -> Facts {
     let live = |revision| LiveRevision { revision, runs: Runs::Here, number: 1 };
-    let fact = |app: String, live, next| AppFact { app, live, next, lacks_objects: false };
+    let fact =
+        |app: String, live, next| AppFact { app, live, next, lacks_objects: false, schedules: Vec::new() };
     let app = |number: usize| fact(format!("app-{number:02}"), Some(live([number as u8; 32])), None);
     let revision = [0xaa; 32];
     let fetching = NextRevision { revision: Some(revision), state: NextState::Fetching { permille: 0 } };

@@ -77,3 +77,74 @@ fn what_a_lost_node_was_to_fire_is_fired_by_another_one() {
         }
     });
 }
+
+#[test]
+fn an_occurrence_fires_once_while_another_revision_arrives() {
+    isolated(|| {
+        let network = Topology::new().zone("hall", &["a", "b", "c"]).build().unwrap();
+        let home = tempfile::tempdir().unwrap();
+        let nodes = cluster(&network, home.path(), &[("a", &[]), ("b", &[]), ("c", &[])]);
+        let folder = app(home.path(), FUNCTIONS, "* * * * * *");
+        nodes[0].ok(&["deploy", &folder, "--wait", "60s"]);
+        let objects: Vec<_> = (0..FUNCTIONS).map(|number| format!("seen-{number}")).collect();
+        objects.iter().for_each(|object| wait_until(&nodes[1], object, 1));
+        let first = newest(&nodes[0], &objects[0]) + 1000;
+        let file = Path::new(&folder).join("tick.js");
+        let source = std::fs::read_to_string(&file).unwrap();
+        let mut version = 0;
+        while newest(&nodes[0], &objects[0]) < first + 6000 {
+            version += 1;
+            std::fs::write(&file, format!("{source} // {version}")).unwrap();
+            // One node after another, at times also to one alone.
+            let node = &nodes[version % 3];
+            let alone: &[&str] = if version % 4 == 0 { &["--this-node"] } else { &[] };
+            node.ok(&[&["deploy", &folder], alone].concat());
+        }
+        println!("{version} deploys");
+        for object in &objects {
+            let fired = occurrences(&nodes[0], object);
+            let fired: Vec<_> =
+                fired.iter().filter(|(due, _)| (first..first + 6000).contains(due)).collect();
+            // A busy machine may skip an occurrence.
+            assert!(fired.len() >= 3 && fired.iter().all(|(_, count)| *count == 1), "{object}: {fired:?}");
+        }
+    });
+}
+
+#[test]
+fn an_interval_of_a_workflow_ends_again_and_again_on_one_node() {
+    isolated(|| {
+        let network = Topology::new().zone("hall", &["a", "b"]).build().unwrap();
+        let home = tempfile::tempdir().unwrap();
+        let mut nodes = cluster(&network, home.path(), &[("a", &[]), ("b", &[])]);
+        let manifest = "app = \"pulse\"\nworkflows = [\"beat.yaml\"]\n[functions.count]\nmain = \"count.js\"\n\
+                        permissions = { objects = [\"beats\"] }\n[objects.\"*\"]\ninterval = \"5ms\"\n";
+        let beat = "document: { dsl: 1.0.3, namespace: test, name: beat, version: 1.0.0 }\n\
+                    schedule: { every: 200ms }\ndo:\n  - one: { call: count }\n";
+        let count = "export default (event, context) =>\n\
+                     context.object('beats').counter(context.node.name).add(1);";
+        let files = [("edgefaas.toml", manifest), ("beat.yaml", beat), ("count.js", count)];
+        nodes[0].ok(&["deploy", &write_app(home.path(), "pulse", &files), "--wait", "60s"]);
+        let beats = |node: &HostedNode<'_>, of: &str| -> u64 {
+            let output = node.cli(&["objects", "get", "pulse", "beats", of, "-o", "json"]);
+            let value: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            value["value"].as_u64().unwrap_or(0)
+        };
+        let wait = |what: &str, is_so: &dyn Fn() -> bool| {
+            let since = Instant::now();
+            while !is_so() {
+                assert!(since.elapsed() < PATIENCE, "{what}");
+            }
+        };
+        wait("beats", &|| beats(&nodes[0], "a").max(beats(&nodes[0], "b")) >= 10);
+        // The deploy of one may be seen before that of the other.
+        let owner = usize::from(beats(&nodes[0], "b") > beats(&nodes[0], "a"));
+        let (name, other) = (["a", "b"][owner], 1 - owner);
+        let few = beats(&nodes[0], ["a", "b"][other]);
+        assert!(few <= 5, "{few} beats of the other node");
+        nodes[owner].kill();
+        let left = &nodes[other];
+        wait("the other one goes on", &|| beats(left, left.name()) >= few + 10);
+        println!("{name} had {} beats", beats(left, name));
+    });
+}

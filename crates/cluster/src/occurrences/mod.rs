@@ -14,7 +14,7 @@ mod simulation;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// Time for which an occurrence is noted: a member that is silent counts as away after 4 s.
 pub const GRACE_MS: u64 = 10_000;
@@ -36,6 +36,12 @@ impl OccurrenceId {
     pub fn new(schedule: &str, due_unix_ms: u64) -> Self {
         Self(xxh3_64_with_seed(schedule.as_bytes(), due_unix_ms))
     }
+}
+
+/// A short digest of the identification of a schedule within its app, for [`AppFact::schedules`](crate::status::AppFact).
+pub fn schedule_digest(schedule: &str) -> u32 {
+    // The lower half.
+    xxh3_64(schedule.as_bytes()) as u32
 }
 
 /// A member, as this node sees it now.

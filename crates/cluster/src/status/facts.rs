@@ -14,6 +14,9 @@ use crate::wire::APP_BYTES;
 pub const MAX_LABELS: usize = 32;
 /// Maximum length of the reason of a failure, in bytes.
 pub const MAX_REASON_BYTES: usize = 200;
+/// Maximum number of schedules that are reported of an app. During a deploy of an app with more, an occurrence of the others may
+/// fire on a node of each revision.
+pub const MAX_SCHEDULES: usize = 64;
 /// Maximum length of a software version, in bytes.
 const MAX_SOFTWARE_BYTES: usize = 64;
 /// More apps do not fit.
@@ -69,6 +72,9 @@ pub struct AppFact {
     pub next: Option<NextRevision>,
     /// True while objects of its functions have not arrived from the other members. False from nodes of older versions.
     pub lacks_objects: bool,
+    /// Digests of the schedules of the live revision, see [`schedule_digest`](crate::occurrences::schedule_digest); at most
+    /// [`MAX_SCHEDULES`]. None from nodes of older versions.
+    pub schedules: Vec<u32>,
 }
 
 /// A revision that is live on a node.
@@ -231,6 +237,7 @@ impl AppFact {
             permille: permille.into(),
             reason: reason.to_owned(),
             lacks_objects: self.lacks_objects,
+            schedules: self.schedules.iter().take(MAX_SCHEDULES).copied().collect(),
         }
     }
 
@@ -239,6 +246,7 @@ impl AppFact {
         at_most("app", wire.app.len(), APP_BYTES)?;
         at_most("permille", wire.permille as usize, 1_000)?;
         at_most("reason", wire.reason.len(), MAX_REASON_BYTES)?;
+        at_most("schedules", wire.schedules.len(), MAX_SCHEDULES)?;
         if wire.app.is_empty() || wire.app.chars().any(char::is_control) {
             return Err(StatusError::Invalid { field: "app" });
         }
@@ -261,7 +269,13 @@ impl AppFact {
         };
         let revision = digest(&wire.next, "next")?;
         let next = state.map(|state| NextRevision { revision, state });
-        Ok(Some(Self { app: wire.app, live, next, lacks_objects: wire.lacks_objects }))
+        Ok(Some(Self {
+            app: wire.app,
+            live,
+            next,
+            lacks_objects: wire.lacks_objects,
+            schedules: wire.schedules,
+        }))
     }
 }
 
@@ -305,9 +319,11 @@ mod tests {
             live in prop::option::of((any::<[u8; 32]>(), runs(), any::<u64>())),
             next in prop::option::of((any::<Option<[u8; 32]>>(), states())),
             lacks_objects in any::<bool>(),
-        ) -> (Option<LiveRevision>, Option<NextRevision>, bool) {
+            schedules in vec(any::<u32>(), 0..=MAX_SCHEDULES),
+        ) -> AppFact {
             let live = live.map(|(revision, runs, number)| LiveRevision { revision, runs, number });
-            (live, next.map(|(revision, state)| NextRevision { revision, state }), lacks_objects)
+            let next = next.map(|(revision, state)| NextRevision { revision, state });
+            AppFact { app: String::new(), live, next, lacks_objects, schedules }
         }
     }
 
@@ -325,7 +341,7 @@ mod tests {
             Facts {
                 zone: zone.map(|(name, measured)| Zone { name, source: source(measured) }),
                 labels, software, apps_omitted,
-                apps: apps.map(|(app, (live, next, lacks_objects))| AppFact { app, live, next, lacks_objects }).collect(),
+                apps: apps.map(|(app, fact)| AppFact { app, ..fact }).collect(),
                 policy: policy.map(|(digest, refused)| PolicyFact { digest, refused }),
             }
         }
@@ -368,6 +384,7 @@ mod tests {
                 state: NextState::Failed { reason: reason.clone() },
             }),
             lacks_objects: false,
+            schedules: Vec::new(),
         };
         let facts = Facts { apps: (0..1_000).map(app).collect(), ..Facts::default() };
         let bytes = facts.encode();

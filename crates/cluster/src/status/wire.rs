@@ -78,4 +78,7 @@ pub(super) struct AppWire {
     /// Objects of its functions have not arrived yet.
     #[prost(bool, tag = "9")]
     pub lacks_objects: bool,
+    /// Digests of the schedules of its live revision.
+    #[prost(fixed32, repeated, tag = "10")]
+    pub schedules: Vec<u32>,
 }

@@ -125,8 +125,10 @@ impl Invoker {
 
     /// Attempts a durable invocation on another node, or here. Its effects are committed where it runs.
     pub(super) async fn attempt_elsewhere(self: &Arc<Self>, entered: Entered, node: RemoteNode) -> Attempt {
-        let Entered { invocation, function, since, time_limit, event_bytes, _in_flight } = entered;
+        let Entered { mut invocation, function, since, time_limit, event_bytes, _in_flight } = entered;
         let unix_us = self.clock.now_unix_us();
+        // The other node records the span, and returns it.
+        self.begin_trace(&mut invocation);
         let placed = Placed { invocation, function: function.clone(), node, since };
         // It may wait as long as it may run.
         let deadline = since + 2 * time_limit + WAY;

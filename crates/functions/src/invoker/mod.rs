@@ -420,14 +420,25 @@ impl Invoker {
             Place::Here(ticket) => ticket,
             Place::Elsewhere(node) => return Box::pin(self.attempt_elsewhere(entered, node)).await,
         };
-        let Entered { invocation, function, since, time_limit, event_bytes, _in_flight } = entered;
-        let mut unfinished = Unfinished::new(self, &function, invocation.id.clone(), None, since);
+        let Entered { mut invocation, function, since, time_limit, event_bytes, _in_flight } = entered;
+        let id = invocation.id.clone();
+        let traced = self.begin_trace(&mut invocation);
+        let mut unfinished = Unfinished::new(self, &function, id, traced, since);
         let (time, progress) =
             (Time { since, limit: time_limit, deadline: Deadline::PerPhase }, &mut unfinished.progress);
         let result = self.execute(invocation, &function, ticket, time, progress).await;
         drop(event_bytes);
-        let (_, _, timing) = unfinished.finish();
-        Attempt { result, timing, node: None }
+        let (id, traced, timing) = unfinished.finish();
+        let (result, effects) = match result {
+            Ok((reply, effects)) => (Ok(reply), Some(effects)),
+            Err(error) => (Err(error), None),
+        };
+        // The span ends here: the effects are committed together with the outcome, and belong to the queue.
+        let outcome = Outcome { id, result, timing, node: None };
+        self.end_trace(traced, &function, &outcome, Duration::ZERO);
+        let Outcome { result, timing, .. } = outcome;
+        let nothing = || Effects::of(0, &self.effect_bytes);
+        Attempt { result: result.map(|reply| (reply, effects.unwrap_or_else(nothing))), timing, node: None }
     }
 
     async fn execute(

@@ -174,6 +174,11 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
 impl LiveFunction {
+    /// The identification of a schedule of this function, within its app.
+    pub fn schedule_id(&self, schedule: &str) -> String {
+        format!("{} {schedule}", self.name)
+    }
+
     /// The program. Prepares it if there is none.
     ///
     /// # Errors

@@ -87,9 +87,18 @@ impl FunctionMemoryLimits {
     }
 }
 
-/// Whether this node of a cluster fires an occurrence of a schedule: its app, an identification of the schedule in it, and its
-/// due time in milliseconds since the Unix epoch.
-pub type FiresHere = Arc<dyn Fn(&LiveApp, &str, u64) -> Firing + Send + Sync>;
+/// Whether this node of a cluster fires an occurrence of a schedule: its app, and an identification of the schedule in it (see
+/// [`Routes::schedule_ids`]).
+pub type FiresHere = Arc<dyn Fn(&LiveApp, &str, Occurrence) -> Firing + Send + Sync>;
+
+/// An occurrence of a schedule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Occurrence {
+    /// Due at this time, in milliseconds since the Unix epoch: the same on all nodes.
+    At(u64),
+    /// The end of an interval, which each node has begun at a time of its own.
+    OfInterval,
+}
 
 /// The node that fires an occurrence of a schedule.
 #[derive(Debug)]
@@ -171,13 +180,13 @@ impl Registry {
     }
 
     /// Whether this node fires an occurrence of a schedule of an app. `schedule` identifies it in the app.
-    pub fn fires_here(&self, app: &str, schedule: &str, due_unix_ms: u64) -> Firing {
+    pub fn fires_here(&self, app: &str, schedule: &str, occurrence: Occurrence) -> Firing {
         let routes = self.routes();
         let Some(app) = routes.app(app) else { return Firing::Elsewhere };
-        match (app.code, app.reach, self.fires_here.get()) {
-            (Code::Elsewhere, ..) => Firing::Elsewhere,
-            (Code::Here, Reach::Cluster, Some(fires_here)) => fires_here(app, schedule, due_unix_ms),
-            (Code::Here, ..) => Firing::Here,
+        match (app.code, self.fires_here.get()) {
+            (Code::Elsewhere, _) => Firing::Elsewhere,
+            (Code::Here, Some(fires_here)) => fires_here(app, schedule, occurrence),
+            (Code::Here, None) => Firing::Here,
         }
     }
 

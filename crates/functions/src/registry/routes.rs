@@ -310,6 +310,17 @@ impl Routes {
     pub fn schedules(&self) -> &[ScheduleRoute] {
         &self.schedules
     }
+
+    /// Identifications of the schedules of an app, within it: those of its cron triggers, and the names of its workflows that
+    /// have a schedule.
+    pub fn schedule_ids<'a>(&'a self, app: &'a str) -> impl Iterator<Item = String> + 'a {
+        let of_functions = self.schedules.iter().filter(move |route| &*route.function.app == app);
+        let of_workflows = self
+            .workflows()
+            .filter(move |workflow| &*workflow.app == app && workflow.program.schedule.is_some());
+        let names = of_workflows.map(|workflow| workflow.name.to_string());
+        of_functions.map(|route| route.function.schedule_id(&route.schedule)).chain(names)
+    }
 }
 
 fn add_target(route: &mut HttpRoute, path: &str, target: HttpTarget) -> Result<(), RouteConflict> {

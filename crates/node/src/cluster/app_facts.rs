@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use data_encoding::HEXLOWER;
+use edgefaas_cluster::occurrences::schedule_digest;
 use edgefaas_cluster::status::{AppFact, LiveRevision, NextRevision, Runs};
 use edgefaas_functions::registry::{Code, Deployment, LiveApp, Reach, Registry, Routes};
 use edgefaas_rollout::Rollout;
@@ -52,12 +53,19 @@ fn app_facts(
                     live: Some(live),
                     next: None,
                     lacks_objects: app.code == Code::Here && lacks_objects(app, recoveries),
+                    schedules: routes.schedule_ids(&app.name).map(|id| schedule_digest(&id)).collect(),
                 },
             );
         }
     }
     for (app, next) in pending {
-        let empty = || AppFact { app: app.clone(), live: None, next: None, lacks_objects: false };
+        let empty = || AppFact {
+            app: app.clone(),
+            live: None,
+            next: None,
+            lacks_objects: false,
+            schedules: Vec::new(),
+        };
         facts.entry(app.clone()).or_insert_with(empty).next = Some(next.clone());
     }
     facts.into_values().collect()

@@ -43,7 +43,13 @@ async fn a_member_that_lies_about_its_load_costs_a_try() {
     let mut liar = Rogue::join(node, "liar").await;
     // It says that it is empty, and refuses each call.
     let live = LiveRevision { revision: revision.try_into().unwrap(), runs: Runs::Here, number: 1 };
-    let apps = vec![AppFact { app: "run".into(), live: Some(live), next: None, lacks_objects: false }];
+    let apps = vec![AppFact {
+        app: "run".into(),
+        live: Some(live),
+        next: None,
+        lacks_objects: false,
+        schedules: Vec::new(),
+    }];
     liar.handle.set_facts(Facts { apps, ..Facts::default() }.encode()).unwrap();
     let (memory, permits) = (1 << 40, 10_000);
     let load = Load {

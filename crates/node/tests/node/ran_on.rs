@@ -106,6 +106,10 @@ async fn every_answer_names_the_node_that_ran_the_function() {
         .await;
         assert_eq!((outcome.status().as_u16(), json(&outcome)), (200, expected));
         assert_eq!(outcome.headers()["invocation-node"], node, "durable");
+        let id = accepted.headers()["invocation-id"].to_str().unwrap().to_owned();
+        let trace = west.control.trace(proto::TraceRequest { id }).await.unwrap().into_inner();
+        let names: Vec<_> = trace.spans.iter().map(|span| (&*span.name, &*span.node)).collect();
+        assert_eq!(names, [(function, if node == "n0" { "" } else { node })], "durable");
     }
 }
 
