@@ -110,6 +110,56 @@ fn the_trunk_between_two_zones_carries_the_artefact_about_once() {
     assert!(time <= Duration::from_secs(60), "{time:?}");
 }
 
+/// Node 1 of north holds `parts` of `size`; the others begin one every `apart` and are expected before by those of their zone.
+/// Gives the time until all have all of them, and the largest shares of a link and of the trunk.
+fn parts_across_zones(nodes: u64, parts: u64, size: usize, apart: Duration) -> (Duration, f64, f64) {
+    let zone = |id: u64| if id <= nodes / 2 { "north" } else { "south" };
+    let mut simulation = TransferSimulation::new(31, TransferNetwork::default());
+    let blobs: Vec<BlobDigest> =
+        (0..parts).map(|part| simulation.add_blob(blob(size, 100 + part))).collect();
+    (1..=nodes).for_each(|id| simulation.start(node(id), zone(id), Behaviour::Honest));
+    blobs.iter().for_each(|blob| simulation.hold(node(1), *blob));
+    for id in 2..=nodes {
+        for blob in &blobs {
+            let mut candidates = simulation.candidates(node(id), *blob);
+            candidates.extend((id + 1..=nodes).filter(|other| zone(*other) == zone(id)).map(|other| {
+                Candidate { node: node(other), zone: zone(other).into(), role: Role::Expected }
+            }));
+            simulation.want_from(node(id), *blob, candidates);
+        }
+        simulation.run_for(apart);
+    }
+    // All have reported that they fetch.
+    simulation.tell_candidates();
+    assert!(simulation.run_until_complete(Duration::from_secs(120)), "all have all");
+    let total = size * parts as usize;
+    let (up, down) = simulation.max_link_bytes();
+    let (link, trunk) = (share(up.max(down), total), share(simulation.max_trunk_bytes(), total));
+    let time = simulation.finished_at();
+    println!("{nodes} nodes, {parts} parts of {size}: {time:?}, link {link:.2}, trunk {trunk:.2}");
+    (time, link, trunk)
+}
+
+#[test]
+fn many_small_parts_are_in_the_other_zone_within_a_few_round_trips() {
+    // The delay between the zones is 82 ms there and back.
+    for (nodes, parts, size) in [(5, 1, 300), (5, 16, 300), (5, 16, 4000), (5, 64, 300), (20, 16, 300)] {
+        let (time, ..) = parts_across_zones(nodes, parts, size, Duration::from_millis(5));
+        assert!(time <= Duration::from_millis(900), "{nodes} nodes, {parts} parts of {size}: {time:?}");
+    }
+}
+
+#[test]
+fn several_large_parts_at_once_keep_to_the_bounds_of_one() {
+    let (time, link, trunk) = parts_across_zones(20, 8, MB, Duration::from_millis(4));
+    assert!(link <= 1.5 && trunk <= 1.5, "{link} {trunk}");
+    assert!(time <= Duration::from_secs(60), "{time:?}");
+    // One chunk each.
+    let (time, link, trunk) = parts_across_zones(20, 16, 60_000, Duration::from_millis(4));
+    assert!(link <= 2.0 && trunk <= 1.5, "{link} {trunk}");
+    assert!(time <= Duration::from_secs(6), "{time:?}");
+}
+
 #[test]
 fn a_holder_that_dies_after_each_chunk_has_left_it_is_not_missed() {
     let (mut simulation, blob) = cluster(6, 20, 8 * MB, |_| "");

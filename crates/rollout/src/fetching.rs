@@ -2,20 +2,28 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use bytes::Bytes;
 use edgefaas_cluster::artefacts::{BlobDigest, Candidate, Role};
 use edgefaas_cluster::replication::NodeId;
 use edgefaas_cluster::status::{NextRevision, NextState, Runs};
 use edgefaas_functions::registry::{Content, Deployment, StageError};
+use edgefaas_manifest::NodeSelection;
+use futures_util::StreamExt as _;
 use tokio::sync::watch;
 
 use crate::members::{Member, Members, Presence};
-use crate::rollout::{Rollout, digest};
+use crate::rollout::{MAX_FETCHES, Rollout, digest};
+use crate::selection::selected;
 use crate::transfer::FetchBlobError;
 
 /// The progress of a fetch is reported in steps of so many thousandths: each report goes to all members.
 const PROGRESS_STEP: u16 = 50;
+/// Parts of a revision that are fetched at the same time. With those of all apps that are fetched at the same time not more
+/// than [`edgefaas_cluster::artefacts::MAX_FETCHES`].
+const PARTS: usize = 16;
+const _: () = assert!(PARTS * MAX_FETCHES <= edgefaas_cluster::artefacts::MAX_FETCHES);
 
 /// Parts of a revision that the node lacks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +31,12 @@ pub(crate) enum MissingParts {
     /// The record of the revision, with its manifest.
     Revision(Content),
     /// Sources and assets.
-    Contents(BTreeSet<Content>),
+    Contents {
+        /// The sources and assets.
+        parts: BTreeSet<Content>,
+        /// The nodes that run the revision: they fetch the parts too.
+        nodes: NodeSelection,
+    },
 }
 
 /// A part of a revision is not in the store.
@@ -38,7 +51,11 @@ pub(crate) enum FetchPartError {
 }
 
 impl Rollout {
-    /// Fetches parts one after another. Cancel-safe: what has arrived is kept.
+    /// Fetches parts, several at a time. After a failure those that are being fetched are still ended and stored, so that the
+    /// next attempt has less to do. Cancel-safe: what has arrived is kept.
+    ///
+    /// # Errors
+    /// The first failure.
     pub(crate) async fn fetch_parts(
         &self,
         app: &str,
@@ -47,45 +64,53 @@ impl Rollout {
     ) -> Result<(), FetchPartError> {
         let (parts, kind) = match missing {
             MissingParts::Revision(part) => (vec![part], Kind::Revision),
-            MissingParts::Contents(parts) => (parts.into_iter().collect(), Kind::Content),
+            MissingParts::Contents { parts, nodes } => (parts.into_iter().collect(), Kind::Content(nodes)),
         };
-        let count = parts.len();
-        for (at, part) in parts.iter().enumerate() {
-            let progress = |permille: u16| {
-                let permille = (at * 1000 + usize::from(permille.min(1000))) / count;
-                self.report_progress(app, deployment, permille as u16);
-            };
-            self.fetch_part(app, deployment, part, kind, progress).await?;
+        let mut members = self.watch_members();
+        let known = watch::channel(candidates(app, deployment, &kind, &members.borrow_and_update())).0;
+        let progress = Progress::of(parts.len());
+        let report = |at, permille| self.report_progress(app, deployment, progress.set(at, permille));
+        let fetches = parts.iter().enumerate().map(|(at, part)| {
+            self.fetch_part(part, &kind, known.subscribe(), move |done| report(at, done))
+        });
+        let mut fetches = std::pin::pin!(futures_util::stream::iter(fetches).buffer_unordered(PARTS));
+        let mut failure = None;
+        loop {
+            tokio::select! {
+                ended = fetches.next() => match ended {
+                    Some(Ok(())) => {}
+                    Some(Err(error)) => failure = failure.or(Some(error)),
+                    None => return failure.map_or(Ok(()), Err),
+                },
+                Ok(()) = members.changed() => {
+                    let next = candidates(app, deployment, &kind, &members.borrow_and_update());
+                    known.send_if_modified(|known| *known != next && { *known = next; true });
+                }
+            }
         }
-        Ok(())
     }
 
     async fn fetch_part(
         &self,
-        app: &str,
-        deployment: &Deployment,
         part: &Content,
-        kind: Kind,
+        kind: &Kind,
+        mut candidates: watch::Receiver<Vec<Candidate>>,
         report: impl Fn(u16),
     ) -> Result<(), FetchPartError> {
         if part.hash == *blake3::hash(b"").as_bytes() {
             return Ok(self.stage(part, kind, Bytes::new()).await?);
         }
         let (artefacts, blob) = (&self.parts.artefacts, BlobDigest(part.hash));
-        let mut members = self.watch_members();
-        let mut known = candidates(app, deployment, kind, &members.borrow_and_update());
+        let known = candidates.borrow_and_update().clone();
         let (progress, mut arrived) = watch::channel(0);
-        let mut fetch = std::pin::pin!(artefacts.fetch(blob, known.clone(), progress));
+        let mut fetch = std::pin::pin!(artefacts.fetch(blob, known, progress));
         let fetched = loop {
             tokio::select! {
                 fetched = &mut fetch => break fetched?,
                 Ok(()) = arrived.changed() => report(*arrived.borrow_and_update()),
-                Ok(()) = members.changed() => {
-                    let next = candidates(app, deployment, kind, &members.borrow_and_update());
-                    if next != known {
-                        known.clone_from(&next);
-                        artefacts.set_candidates(blob, next).await;
-                    }
+                Ok(()) = candidates.changed() => {
+                    let next = candidates.borrow_and_update().clone();
+                    artefacts.set_candidates(blob, next).await;
                 }
             }
         };
@@ -94,13 +119,14 @@ impl Rollout {
             // The store needs the room, or refuses the bytes.
             artefacts.forget(blob).await;
         }
+        report(1000);
         Ok(staged?)
     }
 
-    async fn stage(&self, part: &Content, kind: Kind, bytes: Bytes) -> Result<(), StageError> {
+    async fn stage(&self, part: &Content, kind: &Kind, bytes: Bytes) -> Result<(), StageError> {
         match kind {
             Kind::Revision => self.parts.registry.stage_revision(&part.key, bytes).await,
-            Kind::Content => self.parts.registry.stage_content(part, bytes).await,
+            Kind::Content(_) => self.parts.registry.stage_content(part, bytes).await,
         }
     }
 
@@ -117,18 +143,34 @@ impl Rollout {
     }
 }
 
+/// The progress of parts that are fetched at the same time, in thousandths of each.
+struct Progress(Vec<AtomicU16>);
+
+impl Progress {
+    fn of(parts: usize) -> Self {
+        Self((0..parts).map(|_| AtomicU16::new(0)).collect())
+    }
+
+    /// Sets the progress of a part. Gives that of all.
+    fn set(&self, at: usize, permille: u16) -> u16 {
+        self.0[at].store(permille.min(1000), Ordering::Relaxed);
+        (self.0.iter().map(|part| usize::from(part.load(Ordering::Relaxed))).sum::<usize>() / self.0.len())
+            as u16
+    }
+}
+
 /// The kinds of parts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
     /// The record of a revision. Nodes that do not run the app have it too.
     Revision,
-    /// A source or an asset.
-    Content,
+    /// A source or an asset, for the nodes that run the app.
+    Content(NodeSelection),
 }
 
-/// The connected members that have a part of a revision, or are fetching it. If none is known to have it, all others may: a
-/// revision stays on a node for some time after the next one.
-fn candidates(app: &str, deployment: &Deployment, kind: Kind, members: &Members) -> Vec<Candidate> {
+/// The connected members that have a part of a revision or are fetching it, and those of the zone that will. If none is known
+/// to have it, all others may: a revision stays on a node for some time after the next one.
+fn candidates(app: &str, deployment: &Deployment, kind: &Kind, members: &Members) -> Vec<Candidate> {
     let connected = || members.others.iter().filter(|other| other.presence == Presence::Connected);
     let candidate = |other: &Member, role: Role| Candidate {
         node: NodeId(other.node_id),
@@ -141,11 +183,29 @@ fn candidates(app: &str, deployment: &Deployment, kind: Kind, members: &Members)
     if !known.iter().any(|known| known.role == Role::Holds) {
         let others = connected().filter(|other| role_of(app, deployment, kind, other).is_none());
         known.extend(others.map(|other| candidate(other, Role::Holds)));
+        return known;
     }
+    let chosen = match kind {
+        Kind::Revision => None,
+        Kind::Content(nodes) => Some(selected(app, nodes, members)),
+    };
+    let is_expected = |other: &&Member| {
+        other.zone == members.me.zone
+            && role_of(app, deployment, kind, other).is_none()
+            && chosen.as_ref().is_none_or(|chosen| chosen.contains(&other.node_id))
+            && !has_failed(app, deployment, other)
+    };
+    known.extend(connected().filter(is_expected).map(|other| candidate(other, Role::Expected)));
     known
 }
 
-fn role_of(app: &str, deployment: &Deployment, kind: Kind, member: &Member) -> Option<Role> {
+fn has_failed(app: &str, deployment: &Deployment, member: &Member) -> bool {
+    let wanted = deployment.revision.as_deref().and_then(digest);
+    let next = member.apps.get(app).and_then(|reported| reported.next.as_ref());
+    next.is_some_and(|next| next.revision == wanted && matches!(next.state, NextState::Failed { .. }))
+}
+
+fn role_of(app: &str, deployment: &Deployment, kind: &Kind, member: &Member) -> Option<Role> {
     // The node of the deploy has stored the revision before the other nodes hear of it.
     let source = (member.name == deployment.node).then_some(Role::Holds);
     let Some(wanted) = deployment.revision.as_deref().and_then(digest) else { return source };
@@ -154,7 +214,7 @@ fn role_of(app: &str, deployment: &Deployment, kind: Kind, member: &Member) -> O
     let next = reported.next.as_ref().filter(|next| next.revision == Some(wanted));
     match (live.map(|live| live.runs), next.map(|next| &next.state)) {
         (Some(Runs::Here | Runs::HereAlone), _) => Some(Role::Holds),
-        (Some(Runs::Elsewhere), _) if kind == Kind::Revision => Some(Role::Holds),
+        (Some(Runs::Elsewhere), _) if *kind == Kind::Revision => Some(Role::Holds),
         (_, Some(NextState::Fetching { .. })) => Some(Role::Fetches),
         (Some(Runs::Elsewhere) | None, Some(NextState::Failed { .. }) | None) => source,
     }
@@ -177,7 +237,7 @@ mod tests {
         Member { node_id, name, zone, apps: apps.into_iter().collect(), ..Member::default() }
     }
 
-    fn roles(kind: Kind, others: Vec<Member>) -> Vec<(u64, Role)> {
+    fn roles(kind: &Kind, others: Vec<Member>) -> Vec<(u64, Role)> {
         let deployment = Deployment {
             number: 2,
             revision: Some("ab".repeat(32)),
@@ -208,12 +268,23 @@ mod tests {
             away,
             member(9, None, None),
         ];
-        let known = [(2, Role::Holds), (3, Role::Fetches), (9, Role::Holds)];
-        assert_eq!(roles(Kind::Content, others.clone()), known);
-        let with_record = [(2, Role::Holds), (3, Role::Fetches), (5, Role::Holds), (9, Role::Holds)];
-        assert_eq!(roles(Kind::Revision, others.clone()), with_record);
+        // Of the zone of this node, 7 will fetch it.
+        let content = &Kind::Content(NodeSelection::default());
+        let known = [
+            (2, Role::Holds),
+            (3, Role::Fetches),
+            (9, Role::Holds),
+            (5, Role::Expected),
+            (7, Role::Expected),
+        ];
+        assert_eq!(roles(content, others.clone()), known);
+        let elsewhere = NodeSelection { zones: vec!["z0".into()], ..NodeSelection::default() };
+        assert_eq!(roles(&Kind::Content(elsewhere), others.clone()), known[..3]);
+        let with_record =
+            [(2, Role::Holds), (3, Role::Fetches), (5, Role::Holds), (9, Role::Holds), (7, Role::Expected)];
+        assert_eq!(roles(&Kind::Revision, others.clone()), with_record);
         let unknown = others.into_iter().filter(|other| ![2, 9].contains(&other.node_id)).collect();
         let all = [3, 4, 5, 6, 7].map(|node| (node, if node == 3 { Role::Fetches } else { Role::Holds }));
-        assert_eq!(roles(Kind::Content, unknown), all);
+        assert_eq!(roles(content, unknown), all);
     }
 }

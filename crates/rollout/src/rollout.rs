@@ -28,7 +28,7 @@ use crate::shared_secrets;
 use crate::transfer::Artefacts;
 
 /// Apps whose parts are fetched at the same time.
-const MAX_FETCHES: usize = 4;
+pub(crate) const MAX_FETCHES: usize = 4;
 /// First pause after a failure; doubled with each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(60);
@@ -318,7 +318,7 @@ impl Task {
                         self.rollout.progress.borrow().get(app).map(|progress| progress.state.clone());
                     return Outcome::Waits { at, state: failed };
                 }
-                self.adopt(app, deployment, code).await
+                self.adopt(app, deployment, code, nodes).await
             }
         }
     }
@@ -334,7 +334,13 @@ impl Task {
     }
 
     /// Makes a deployment live if all of it is here, else fetches the rest.
-    async fn adopt(&mut self, app: &str, deployment: Deployment, code: Option<Code>) -> Outcome {
+    async fn adopt(
+        &mut self,
+        app: &str,
+        deployment: Deployment,
+        code: Option<Code>,
+        nodes: Option<NodeSelection>,
+    ) -> Outcome {
         let registry = self.rollout.parts.registry.clone();
         let digest = deployment.revision.clone().unwrap_or_default();
         let missing = match code {
@@ -343,7 +349,7 @@ impl Task {
             Some(Code::Elsewhere) => None,
             Some(Code::Here) => match registry.missing_of(&digest) {
                 Ok(missing) if missing.is_empty() => None,
-                Ok(missing) => Some(MissingParts::Contents(missing)),
+                Ok(parts) => Some(MissingParts::Contents { parts, nodes: nodes.unwrap_or_default() }),
                 Err(error) => return self.failed(app, &deployment, error.to_string()),
             },
         };

@@ -1,5 +1,7 @@
 //! The nodes that run an app, as `[nodes]` of its manifest says: a pure function that every node evaluates for itself.
 
+use std::collections::BTreeSet;
+
 use edgefaas_manifest::{NodeCount, NodeSelection};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -29,6 +31,21 @@ pub fn runs_here(app: &str, selection: &NodeSelection, members: &Members) -> boo
             .filter(|other| other.zone == members.me.zone)
             .any(|other| is_before(&other)),
     }
+}
+
+/// The numbers of the members that run an app: as [`runs_here`] on each of them, if it sees the same members.
+pub(crate) fn selected(app: &str, selection: &NodeSelection, members: &Members) -> BTreeSet<u64> {
+    let is_counted = |member: &&Member| member.presence != Presence::Away && is_eligible(selection, member);
+    let mut counted: Vec<_> =
+        members.all().filter(is_counted).map(|one| ((weight(app, one), one.node_id), &one.zone)).collect();
+    counted.sort_unstable_by(|a, b| b.0.cmp(&a.0));
+    let mut zones = BTreeSet::new();
+    match selection.on {
+        NodeCount::All => {}
+        NodeCount::Count(count) => counted.truncate(count as usize),
+        NodeCount::OnePerZone => counted.retain(|(_, zone)| zones.insert(*zone)),
+    }
+    counted.into_iter().map(|((_, node_id), _)| node_id).collect()
 }
 
 /// The members that come before this node for an occurrence of a schedule: of those that are connected and run the revision,
@@ -85,7 +102,12 @@ mod tests {
 
     fn running(all: &[Member], selection: &NodeSelection) -> Vec<u64> {
         let views = views(all);
-        views.iter().filter(|view| runs_here("app", selection, view)).map(|view| view.me.node_id).collect()
+        let runs = |view: &&Members| {
+            let runs = runs_here("app", selection, view);
+            assert_eq!(selected("app", selection, view).contains(&view.me.node_id), runs);
+            runs
+        };
+        views.iter().filter(runs).map(|view| view.me.node_id).collect()
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub(super) struct Partner {
     pub(super) retry_at: Duration,
     /// Requests in a row that expired.
     pub(super) expired: u32,
+    /// How often it has said that it does not have the blob.
+    pub(super) gone: u32,
     /// It has sent an invalid tree or chunk.
     pub(super) is_faulty: bool,
 }
@@ -62,6 +64,11 @@ impl Blob {
         self.handed_out = vec![0; tree.chunks()];
         self.have = have;
         self.tree = Some(tree);
+    }
+
+    /// Size of a chunk, in bytes: of all but the last one, or of the only one.
+    pub(super) fn chunk_bytes(&self) -> usize {
+        self.tree.as_ref().map_or(0, |tree| tree.range(0).len())
     }
 
     /// The partner; `None` if there are too many.
@@ -87,8 +94,13 @@ impl Blob {
         }
     }
 
-    /// Plans to tell all partners of new chunks. Announcements of a large blob are longer, and rarer.
+    /// Plans to tell all partners of new chunks: at once if these are all, and so for a blob of one chunk. Announcements of a
+    /// large blob are longer, and rarer.
     pub(super) fn plan_announcement(&mut self, now: Duration) {
+        if self.have.is_full() {
+            self.announce_at = Some(now);
+            return;
+        }
         let pause = ANNOUNCE_EVERY * (1 + self.have.chunks() as u32 / 1024);
         self.announce_at.get_or_insert(now + pause);
     }

@@ -25,9 +25,13 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(6);
 const TREE_TIMEOUT: Duration = Duration::from_secs(4);
 /// First pause of a member whose request expired; doubled with each further one.
 const SLOW_PAUSE: Duration = Duration::from_secs(1);
+/// First pause of a member that does not have the blob; doubled with each further time, up to [`MAX_GONE_PAUSE`]. A fetcher
+/// of the same revision is often about to begin.
+const GONE_PAUSE: Duration = Duration::from_millis(100);
+const MAX_GONE_PAUSE: Duration = Duration::from_secs(3);
 const MAX_PAUSE: Duration = Duration::from_secs(30);
-/// Time in which the members of the zone learn of each other, before one of them fetches from another zone.
-const SETTLE: Duration = Duration::from_millis(500);
+/// Time after which a member of the zone that was about to fetch and has not said that it does loses its place.
+const EXPECTED_FOR: Duration = Duration::from_millis(500);
 /// Time without progress after which a node opens holders whatever its place, and a gateway fetches chunks of the other one.
 const STALLED_AFTER: Duration = Duration::from_secs(3);
 /// Pause between two choices of partners.
@@ -44,6 +48,8 @@ pub(super) struct Fetch {
     tree_from: Option<(NodeId, Duration)>,
     last_request: u32,
     choose_at: Duration,
+    /// The reach at the last choice of partners.
+    chosen_for: Reach,
     random: u64,
 }
 
@@ -64,6 +70,7 @@ impl Fetch {
             tree_from: None,
             last_request: 0,
             choose_at: now,
+            chosen_for: Reach::default(),
             random: seed,
         }
     }
@@ -93,15 +100,18 @@ impl Fetch {
     }
 
     fn reach(&self, digest: &BlobDigest, local: &Local<'_>) -> (Place, Reach) {
-        let near: Vec<Candidate> =
-            self.candidates.iter().filter(|other| (local.is_up)(other.node)).cloned().collect();
+        let is_expecting = local.now.saturating_sub(self.began_at) < EXPECTED_FOR;
+        let near: Vec<Candidate> = self
+            .candidates
+            .iter()
+            .filter(|other| (local.is_up)(other.node) && (is_expecting || other.role != Role::Expected))
+            .cloned()
+            .collect();
         let place = partners::place(digest, local.me, local.zone, &near);
         let stalled = self.stalled(local.now);
         let has_near_holder =
             near.iter().any(|other| other.role == Role::Holds && *other.zone == *local.zone);
-        let is_gateway = place.rank < place.gateways
-            && !has_near_holder
-            && local.now.saturating_sub(self.began_at) >= SETTLE;
+        let is_gateway = place.rank < place.gateways && !has_near_holder;
         let crosses = is_gateway || stalled >= CROSS_AFTER;
         (place, Reach { crosses, is_stalled: stalled >= STALLED_AFTER })
     }
@@ -113,8 +123,8 @@ impl Blob {
         let Some(mut fetch) = self.fetch.take() else { return };
         self.expire(digest, local.now, out);
         let (place, reach) = fetch.reach(&digest, local);
-        if fetch.choose_at <= local.now {
-            fetch.choose_at = local.now + CHOOSE_EVERY;
+        if fetch.choose_at <= local.now || fetch.chosen_for != reach {
+            (fetch.choose_at, fetch.chosen_for) = (local.now + CHOOSE_EVERY, reach);
             self.open_partners(digest, &fetch, reach, local, out);
         }
         match self.tree.clone() {
@@ -375,8 +385,12 @@ impl Blob {
     /// The member does not have the blob. It may have it later.
     pub(super) fn gone(&mut self, node: NodeId, now: Duration) {
         if let Some(partner) = self.partners.get_mut(&node) {
-            let is_faulty = partner.is_faulty;
-            *partner = Partner { is_faulty, retry_at: now + SLOW_PAUSE * 2, ..Partner::default() };
+            let (is_faulty, gone) = (partner.is_faulty, partner.gone.saturating_add(1));
+            let retry_at = now + (GONE_PAUSE * (1 << partner.gone.min(5))).min(MAX_GONE_PAUSE);
+            *partner = Partner { is_faulty, gone, retry_at, ..Partner::default() };
+            if let Some(fetch) = &mut self.fetch {
+                fetch.choose_at = fetch.choose_at.min(retry_at);
+            }
         }
         if let Some(fetch) = &mut self.fetch {
             fetch.tree_from.take_if(|(asked, _)| *asked == node);

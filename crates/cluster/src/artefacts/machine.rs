@@ -79,7 +79,8 @@ impl Transfers {
         let is_active = self.uploads.is_active()
             || self.blobs.values().any(|blob| blob.fetch.is_some() || blob.announce_at.is_some());
         let tick = self.now + if is_active { TICK } else { FORGET_AFTER / 4 };
-        Some(self.uploads.next_token().map_or(tick, |token| token.min(tick)))
+        let announcements = self.blobs.values().filter_map(|blob| blob.announce_at);
+        Some(announcements.chain(self.uploads.next_token()).fold(tick, Duration::min))
     }
 
     /// The part of a blob that has come, in thousandths; `None` if it is not being fetched.
@@ -222,8 +223,8 @@ impl Transfers {
             }
             Kind::Tree(parts) => blob.tree_received(digest, node, parts, now, out),
             Kind::Request(request) => {
-                let chunks = blob.have.chunks();
-                self.uploads.request(node, digest, chunks, &request, out);
+                let size = (blob.have.chunks(), blob.chunk_bytes());
+                self.uploads.request(node, digest, size, &request, out);
             }
             Kind::Chunk(chunk) => {
                 let part = (chunk.index as usize, chunk.bytes);
@@ -260,6 +261,10 @@ impl Transfers {
             return;
         };
         partner.is_told = true;
+        if !partner.opened {
+            // It did not have the blob, and fetches it now.
+            partner.retry_at = now;
+        }
         // It has had the whole blob, and fetches it once more.
         partner.has.take_if(|(_, has)| has.is_full());
         if let Some(fetch) = &mut blob.fetch {

@@ -9,7 +9,8 @@
 //! requests are disjoint; no chunk comes twice unless a request expires.
 //!
 //! **Zones.** Two fetchers of each zone, chosen by rendezvous hash, fetch from other zones, each its half of the chunks.
-//! The others do so only after [`CROSS_AFTER`] without progress.
+//! The others do so only after [`CROSS_AFTER`] without progress. A fetcher knows its place from the begin: members of its zone
+//! that are about to fetch the blob are candidates too ([`Role::Expected`]).
 //!
 //! **Serving.** A node hands out each chunk once; one that many fetch from a quarter more than it has received, and more to
 //! members that get nothing ([`uploads`]). Chunks that the receivers have not confirmed are bounded by their delay: on a link
@@ -40,7 +41,7 @@ pub use tree::{CHUNK_BYTES, MAX_BLOB_BYTES, MAX_CHUNKS, Tree, TreeError};
 /// Maximum of blobs that a node fetches at the same time.
 pub const MAX_FETCHES: usize = 64;
 /// Maximum of blobs with their trees in memory that the node only serves; the one not used for longest makes room.
-pub const MAX_SERVED_BLOBS: usize = 32;
+pub const MAX_SERVED_BLOBS: usize = 64;
 /// Maximum of members that one blob is exchanged with at the same time.
 pub const MAX_PARTNERS: usize = 48;
 /// Time without progress after which a node that is not chosen for it fetches from other zones.
@@ -91,6 +92,8 @@ pub enum Role {
     Holds,
     /// It fetches the blob.
     Fetches,
+    /// It is about to fetch the blob, as far as this node knows: it has its place among the fetchers, and is not opened.
+    Expected,
 }
 
 /// Chunks of a blob that an earlier run of the node has stored.

@@ -19,7 +19,7 @@ const DIRECT: usize = 48;
 /// The place of this node among the fetchers of its zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Number of fetchers of the zone with a greater rendezvous weight.
+    /// Number of fetchers of the zone, and of those that are about to fetch, with a greater rendezvous weight.
     pub(super) rank: usize,
     /// Number of fetchers of the zone that fetch from other zones.
     pub(super) gateways: usize,
@@ -29,7 +29,9 @@ pub(super) struct Place {
 pub(super) fn place(blob: &BlobDigest, me: NodeId, zone: &str, candidates: &[Candidate]) -> Place {
     let mine = (weight(blob, me, 0), me);
     let (mut rank, mut fetchers) = (0, 1);
-    for other in candidates.iter().filter(|other| is_near_fetcher(other, me, zone)) {
+    let is_counted =
+        |other: &&Candidate| other.role != Role::Holds && other.node != me && *other.zone == *zone;
+    for other in candidates.iter().filter(is_counted) {
         fetchers += 1;
         rank += usize::from((weight(blob, other.node, 0), other.node) > mine);
     }
@@ -37,7 +39,7 @@ pub(super) fn place(blob: &BlobDigest, me: NodeId, zone: &str, candidates: &[Can
 }
 
 /// How far a fetcher reaches now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Reach {
     /// It may fetch from other zones.
     pub(super) crosses: bool,

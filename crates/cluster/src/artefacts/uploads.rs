@@ -2,7 +2,8 @@
 //!
 //! The member that has got the fewest chunks is next. Chunks that receivers have not confirmed are bounded by a window, which
 //! grows while confirmations take less than [`TARGET_DELAY`] and shrinks when they take twice as long (the idea of LEDBAT, RFC
-//! 6817): a slow link has up to four chunks in its queue (260 ms at 1 MB/s), a fast one up to [`MAX_WINDOW`].
+//! 6817): a slow link has up to four chunks in its queue (260 ms at 1 MB/s), a fast one up to [`MAX_WINDOW`]. Window and queue
+//! count bytes: many small blobs are served at once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -14,13 +15,16 @@ use super::wire::{Busy, Kind, Message, Request};
 use super::{BlobDigest, Output};
 use crate::replication::{NodeId, mix};
 
+/// Bounds of the window, in whole chunks.
 const MIN_WINDOW: usize = 4;
 const MAX_WINDOW: usize = 16;
+/// Bytes that a chunk counts beside its own: messages, framing and encryption.
+const OVERHEAD_BYTES: usize = 512;
 const TARGET_DELAY: Duration = Duration::from_millis(100);
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
-/// Requests that wait; about 4 s of a link of 1 MB/s.
-const MAX_QUEUE: usize = 64;
-const MAX_QUEUED_PER_NODE: usize = 8;
+/// Bytes of requests that wait; about 4 s of a link of 1 MB/s.
+const MAX_QUEUE_BYTES: usize = 64 * (CHUNK_BYTES + OVERHEAD_BYTES);
+const MAX_QUEUE_BYTES_PER_NODE: usize = 8 * (CHUNK_BYTES + OVERHEAD_BYTES);
 /// Pause for a requester when the node has served its part.
 const QUOTA_PAUSE: Duration = Duration::from_millis(300);
 /// A node serves so many thousandths of what it has received, and so many more for each second for which the requester is
@@ -39,6 +43,7 @@ const BURST_CHUNKS: u64 = 2;
 pub(super) struct Uploads {
     queue: VecDeque<Queued>,
     in_flight: Vec<InFlight>,
+    /// In whole chunks.
     window: usize,
     /// Chunks served to each member that has a request, since its first one.
     served: BTreeMap<NodeId, u64>,
@@ -52,6 +57,8 @@ struct Queued {
     blob: BlobDigest,
     id: u32,
     set: ChunkSet,
+    /// What a chunk of it counts.
+    bytes: usize,
     stalled_ms: u32,
 }
 
@@ -60,6 +67,7 @@ struct InFlight {
     node: NodeId,
     blob: BlobDigest,
     index: usize,
+    bytes: usize,
     sent_at: Duration,
 }
 
@@ -88,19 +96,24 @@ impl Uploads {
         }
     }
 
-    /// Takes a request for a blob of `chunks` into the queue, or refuses it.
+    /// Takes a request for a blob of `chunks`, each of `chunk_bytes`, into the queue, or refuses it.
     pub(super) fn request(
         &mut self,
         node: NodeId,
         blob: BlobDigest,
-        chunks: usize,
+        (chunks, chunk_bytes): (usize, usize),
         request: &Request,
         out: &mut Vec<Output>,
     ) {
-        let of_node = self.queue.iter().filter(|queued| queued.node == node).count();
+        let bytes = chunk_bytes + OVERHEAD_BYTES;
+        let of_all: usize = self.queue.iter().map(|queued| queued.bytes).sum();
+        let of_node: usize =
+            self.queue.iter().filter(|queued| queued.node == node).map(|queued| queued.bytes).sum();
         let set = ChunkSet::from_bytes(chunks, &request.chunks);
         match set {
-            Some(set) if self.queue.len() < MAX_QUEUE && of_node < MAX_QUEUED_PER_NODE => {
+            Some(set)
+                if of_all + bytes <= MAX_QUEUE_BYTES && of_node + bytes <= MAX_QUEUE_BYTES_PER_NODE =>
+            {
                 // A member that begins is not before all others until it has caught up with them.
                 let least =
                     self.queue.iter().filter_map(|queued| self.served.get(&queued.node)).min().copied();
@@ -111,6 +124,7 @@ impl Uploads {
                     blob,
                     id: request.id,
                     set,
+                    bytes,
                     stalled_ms: request.stalled_ms,
                 });
             }
@@ -138,7 +152,7 @@ impl Uploads {
 
     /// A member has these chunks of a blob now.
     pub(super) fn confirmed(&mut self, node: NodeId, blob: BlobDigest, has: &ChunkSet, now: Duration) {
-        let was_full = self.in_flight.len() >= self.window;
+        let was_full = self.is_full();
         let window = &mut self.window;
         self.in_flight.retain(|chunk| {
             let is_confirmed = (chunk.node, chunk.blob) == (node, blob) && has.contains(chunk.index);
@@ -151,6 +165,13 @@ impl Uploads {
             }
             !is_confirmed
         });
+    }
+
+    /// True if the window has no room for a whole chunk.
+    fn is_full(&self) -> bool {
+        let whole = CHUNK_BYTES + OVERHEAD_BYTES;
+        let in_flight: usize = self.in_flight.iter().map(|chunk| chunk.bytes).sum();
+        in_flight + whole > self.window * whole
     }
 
     /// True if requests wait or chunks are in flight.
@@ -171,7 +192,7 @@ impl Uploads {
             self.window = MIN_WINDOW;
             self.in_flight.retain(|chunk| now.saturating_sub(chunk.sent_at) < CONFIRM_TIMEOUT);
         }
-        while self.in_flight.len() < self.window && !self.queue.is_empty() {
+        while !self.is_full() && !self.queue.is_empty() {
             if self.bucket.as_mut().is_some_and(|bucket| !bucket.has_chunk(now)) {
                 return;
             }
@@ -193,8 +214,8 @@ impl Uploads {
                 bucket.take_chunk();
             }
             *self.served.entry(queued.node).or_default() += 1;
-            self.in_flight.push(InFlight { node: queued.node, blob: queued.blob, index, sent_at: now });
             let (node, blob, request) = (queued.node, queued.blob, queued.id);
+            self.in_flight.push(InFlight { node, blob, index, bytes: queued.bytes, sent_at: now });
             out.push(Output::SendChunk { node, blob, request, index });
         }
         if self.queue.is_empty() {

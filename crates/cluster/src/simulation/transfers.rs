@@ -287,10 +287,15 @@ impl TransferSimulation {
                 return false;
             }
             self.run_for(Duration::from_secs(1));
-            for (node, blob) in self.missing() {
-                let candidates = self.candidates(node, blob);
-                self.handle(node, Event::Want { blob, candidates, resumed: None });
-            }
+            self.tell_candidates();
+        }
+    }
+
+    /// All nodes learn which others hold or fetch what they want.
+    pub fn tell_candidates(&mut self) {
+        for (node, blob) in self.missing() {
+            let candidates = self.candidates(node, blob);
+            self.handle(node, Event::Want { blob, candidates, resumed: None });
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use edgefaas_cluster::artefacts::wire::{Chunk, Kind, Message};
 use edgefaas_cluster::artefacts::{
-    BlobDigest, Candidate, Event, Output, Resumed, Settings, Transfers, Tree,
+    BlobDigest, Candidate, Event, MAX_FETCHES, Output, Resumed, Settings, Transfers, Tree,
 };
 use edgefaas_cluster::replication::NodeId;
 use tokio::sync::mpsc;
@@ -189,6 +189,10 @@ impl Task {
         if let Some(running) = self.fetches.get_mut(&blob) {
             running.waiters.push(waiter);
             return self.set_candidates(blob, candidates).await;
+        }
+        if self.fetches.len() >= MAX_FETCHES {
+            // Fetches of an earlier deployment make room.
+            self.end_abandoned().await;
         }
         let running =
             Running { waiters: vec![waiter], candidates, stage: Stage::Opening, no_source_since: None };
@@ -511,11 +515,11 @@ impl Task {
         let now = Instant::now();
         self.served.sweep(now);
         self.peers.reap();
-        let (mut abandoned, mut without_source) = (Vec::new(), Vec::new());
+        self.end_abandoned().await;
+        let (mut refused, mut without_source) = (Vec::new(), Vec::new());
         for (blob, running) in &mut self.fetches {
-            running.waiters.retain(|waiter| !waiter.done.is_closed());
-            if running.waiters.is_empty() {
-                abandoned.push(*blob);
+            if running.stage == Stage::Fetching && self.machine.permille(blob).is_none() {
+                refused.push((*blob, running.candidates.clone()));
             } else if self.machine.has_no_source(blob) {
                 let since = *running.no_source_since.get_or_insert(now);
                 without_source.extend((now.duration_since(since) >= NO_HOLDER_AFTER).then_some(*blob));
@@ -523,12 +527,32 @@ impl Task {
                 running.no_source_since = None;
             }
         }
-        for blob in abandoned.into_iter().chain(without_source) {
-            self.end(blob, || FetchBlobError::NoHolder);
-            self.files.remove(&blob);
-            self.handle(Event::Forget { blob }).await;
+        for blob in without_source {
+            self.end_fetch(blob).await;
+        }
+        // There were too many when they began.
+        for (blob, candidates) in refused {
+            self.handle(Event::Want { blob, candidates, resumed: None }).await;
         }
         self.remove_unneeded(now).await;
+    }
+
+    /// Ends fetches that nobody waits for.
+    async fn end_abandoned(&mut self) {
+        let mut abandoned = Vec::new();
+        for (blob, running) in &mut self.fetches {
+            running.waiters.retain(|waiter| !waiter.done.is_closed());
+            abandoned.extend(running.waiters.is_empty().then_some(*blob));
+        }
+        for blob in abandoned {
+            self.end_fetch(blob).await;
+        }
+    }
+
+    async fn end_fetch(&mut self, blob: BlobDigest) {
+        self.end(blob, || FetchBlobError::NoHolder);
+        self.files.remove(&blob);
+        self.handle(Event::Forget { blob }).await;
     }
 
     /// Removes files of blobs that the store has, and of those that nothing has fetched for long.
