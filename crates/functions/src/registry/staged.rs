@@ -9,6 +9,7 @@ use edgefaas_state::store::{Batch, CommitError, Durability, StoreError};
 
 use super::Registry;
 use super::app_records::{self, ASSET_PREFIX, Content, Revision};
+use super::cluster_apps;
 
 /// The sources of a revision by function, and its assets by name.
 pub(super) type SourcesAndAssets = (BTreeMap<String, FunctionSource>, BTreeMap<String, Bytes>);
@@ -130,9 +131,16 @@ impl Registry {
     }
 
     /// Deletes unused revisions and sources. If that fails, the next deploy tries again.
+    ///
+    /// Those that a deployment of the cluster names stay, whatever is live here: other nodes may have to fetch them from this
+    /// one. That holds for deployments that have lost, too, until the next deploy replaces them.
     pub(super) async fn collect_garbage(&self) {
-        let staged = self.staged.lock().clone();
-        let collected = app_records::garbage(&self.store, &staged);
+        let mut kept = self.staged.lock().clone();
+        let collected = cluster_apps::cluster_apps(self.store.objects()).and_then(|apps| {
+            let deployments = apps.into_values().flat_map(|app| [vec![app.winner], app.lost].concat());
+            kept.extend(deployments.filter_map(|deployment| deployment.revision));
+            app_records::garbage(&self.store, &kept)
+        });
         match collected {
             Ok(batch) if batch.is_empty() => {}
             Ok(batch) => {
