@@ -7,8 +7,8 @@ use std::time::Duration;
 use edgefaas_cluster::occurrences::OccurrenceId;
 use edgefaas_cluster::status::{MAX_REASON_BYTES, NextRevision, NextState, Runs};
 use edgefaas_functions::registry::{
-    ClusterApp, ClusterScope, Code, Content, DeployError, Deployment, FiresHere, LiveApp, Reach, Registry, Selects,
-    StageError, app_of_object, cluster_app, cluster_apps,
+    ClusterApp, ClusterScope, Code, Content, DeployError, Deployment, FiresHere, LiveApp, Reach, Registry,
+    Selects, StageError, app_of_object, cluster_app, cluster_apps,
 };
 use edgefaas_functions::secrets::Secrets;
 use edgefaas_manifest::{NodeCount, NodeSelection};
@@ -291,7 +291,11 @@ impl Task {
                 let Some(live) = live else { return Outcome::Done };
                 match registry.adopt_removal(&live, (app, &decided.winner)).await {
                     Ok(()) => {
-                        tracing::info!(app, by = decided.winner.node, "an app was removed from the cluster");
+                        tracing::info!(
+                            app,
+                            by = decided.winner.node,
+                            "an app was removed from the cluster"
+                        );
                         Outcome::Done
                     }
                     Err(DeployError::Superseded { .. }) => Outcome::again(),
