@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use edgefaas_cluster::artefacts::{BlobDigest, CHUNK_BYTES, Candidate, Role};
+use edgefaas_cluster::artefacts::{BlobDigest, CHUNK_BYTES, Candidate, MAX_FETCHES, Role};
 use edgefaas_cluster::replication::NodeId;
 use edgefaas_cluster::simulation::{Behaviour, Random, TransferNetwork, TransferSimulation};
 
@@ -217,6 +217,24 @@ fn a_zone_that_is_cut_off_goes_on_when_the_cut_ends() {
     assert!(simulation.run_until_complete(healed_at + Duration::from_secs(90)));
     println!("{:?} after the cut", simulation.finished_at() - healed_at);
     assert!(share(simulation.max_trunk_bytes(), size) <= 1.5, "{}", simulation.max_trunk_bytes());
+}
+
+#[test]
+fn more_fetches_than_run_at_once_wait_for_their_turn() {
+    for seed in [31, 32] {
+        let (mut simulation, first) =
+            cluster(seed, 2, 100_000, |id| if id == 1 { "north" } else { "south" });
+        let mut blobs = vec![first];
+        for number in 1..3 * MAX_FETCHES as u64 {
+            let blob = simulation.add_blob(blob(1000, seed * 1000 + number));
+            simulation.hold(node(1), blob);
+            blobs.push(blob);
+        }
+        // Asked for once; nobody repeats it.
+        blobs.iter().for_each(|blob| simulation.want(node(2), *blob));
+        simulation.run_for(Duration::from_secs(60));
+        assert!(simulation.is_complete(), "all have come");
+    }
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::time::Duration;
 use edgefaas_cluster::occurrences::{OccurrenceId, schedule_digest};
 use edgefaas_cluster::status::{MAX_REASON_BYTES, NextRevision, NextState, Runs};
 use edgefaas_functions::registry::{
-    ClusterApp, ClusterScope, Code, Content, DeployError, Deployment, FiresHere, Occurrence, Reach,
-    Registry, Selects, StageError, app_of_object, cluster_app, cluster_apps,
+    ClusterApp, ClusterScope, Code, Content, DeployError, Deployment, FiresHere, LiveApp, Occurrence,
+    Reach, Registry, Selects, StageError, app_of_object, cluster_app, cluster_apps,
 };
 use edgefaas_functions::secrets::Secrets;
 use edgefaas_manifest::{NodeCount, NodeSelection};
@@ -270,7 +270,8 @@ impl Task {
 
     async fn step(&mut self, app: &str, decided: &ClusterApp) -> Outcome {
         let registry = self.rollout.parts.registry.clone();
-        let local = registry.routes().app(app).map(|live| Local {
+        let live = registry.routes().app(app).cloned();
+        let local = live.as_ref().map(|live| Local {
             deployment: live.deployment.clone(),
             reach: live.reach,
             code: live.code,
@@ -297,13 +298,21 @@ impl Task {
                 *work = Work { deployment: work.deployment.take(), ..Work::default() };
                 Outcome::Done
             }
-            Step::Remove => match registry.adopt_removal(app).await {
-                Ok(()) => {
-                    tracing::info!(app, by = decided.winner.node, "an app was removed from the cluster");
-                    Outcome::Done
+            Step::Remove => {
+                let Some(live) = live else { return Outcome::Done };
+                match registry.adopt_removal(&live, (app, &decided.winner)).await {
+                    Ok(()) => {
+                        tracing::info!(
+                            app,
+                            by = decided.winner.node,
+                            "an app was removed from the cluster"
+                        );
+                        Outcome::Done
+                    }
+                    Err(DeployError::Superseded { .. }) => Outcome::again(),
+                    Err(error) => self.failed(app, &decided.winner, error.to_string()),
                 }
-                Err(error) => self.failed(app, &decided.winner, error.to_string()),
-            },
+            }
             Step::Adopt(deployment) => {
                 let is_live = |local: &Local| {
                     local.deployment.as_ref() == Some(&deployment.id()) && local.reach == Reach::Cluster
@@ -361,28 +370,38 @@ impl Task {
             Ok(deployed) => {
                 let revision = deployed.app.revision.get(..12).unwrap_or_default();
                 tracing::info!(app, revision, by = deployment.node, "a revision from the cluster is live");
-                Outcome::Waits { at: Instant::now(), state: None }
+                Outcome::again()
             }
-            Err(DeployError::NameTaken { app: other, .. }) if self.yields(&other, app) => {
-                tracing::warn!(
-                    app = other,
-                    for_app = app,
-                    "an app is removed: an app that comes first has a function of the same name"
-                );
-                match registry.adopt_removal(&other).await {
-                    Ok(()) => Outcome::Waits { at: Instant::now(), state: None },
-                    Err(error) => self.failed(app, &deployment, error.to_string()),
-                }
-            }
-            Err(error) => self.failed(app, &deployment, error.to_string()),
+            Err(DeployError::Superseded { .. }) => Outcome::again(),
+            Err(error) => match self.yielding(&error, app) {
+                Some(other) => self.make_room(&other, app, &deployment).await,
+                None => self.failed(app, &deployment, error.to_string()),
+            },
         }
     }
 
-    /// Whether a live app has to make room for another one. All nodes decide alike, whichever app they got first.
-    fn yields(&self, live: &str, app: &str) -> bool {
-        let is_of_cluster =
-            self.rollout.parts.registry.routes().app(live).is_some_and(|live| live.reach == Reach::Cluster);
-        is_of_cluster && app < live
+    /// The live app that has to make room for another one, by the error of that. All nodes decide alike, whichever app they got
+    /// first.
+    fn yielding(&self, error: &DeployError, app: &str) -> Option<Arc<LiveApp>> {
+        let DeployError::NameTaken { app: other, .. } = error else { return None };
+        let live = self.rollout.parts.registry.routes().app(other).cloned()?;
+        (live.reach == Reach::Cluster && app < other.as_str()).then_some(live)
+    }
+
+    async fn make_room(&mut self, other: &Arc<LiveApp>, app: &str, deployment: &Deployment) -> Outcome {
+        let registry = self.rollout.parts.registry.clone();
+        match registry.adopt_removal(other, (app, deployment)).await {
+            Ok(()) => {
+                tracing::warn!(
+                    app = &*other.name,
+                    for_app = app,
+                    "an app was removed: an app that comes first has a function of the same name"
+                );
+                Outcome::again()
+            }
+            Err(DeployError::Superseded { .. }) => Outcome::again(),
+            Err(error) => self.failed(app, deployment, error.to_string()),
+        }
     }
 
     fn fetch(&mut self, app: &str, deployment: &Deployment, missing: MissingParts) -> Outcome {
@@ -472,6 +491,13 @@ enum Outcome {
     Waits { at: Instant, state: Option<NextState> },
     /// Parts are being fetched.
     Fetching,
+}
+
+impl Outcome {
+    /// The step is to be decided anew.
+    fn again() -> Self {
+        Self::Waits { at: Instant::now(), state: None }
+    }
 }
 
 /// The bytes of a digest in hex.

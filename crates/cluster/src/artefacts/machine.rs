@@ -26,6 +26,8 @@ pub struct Transfers {
     zone: Arc<str>,
     up: BTreeSet<NodeId>,
     blobs: BTreeMap<BlobDigest, Blob>,
+    /// Fetches over [`MAX_FETCHES`], which begin when others end.
+    waiting: BTreeMap<BlobDigest, (Vec<Candidate>, Option<Resumed>)>,
     uploads: Uploads,
     /// The last call.
     now: Duration,
@@ -42,6 +44,7 @@ impl Transfers {
             zone: "".into(),
             up: BTreeSet::new(),
             blobs: BTreeMap::new(),
+            waiting: BTreeMap::new(),
             uploads,
             now: Duration::ZERO,
         }
@@ -67,6 +70,7 @@ impl Transfers {
             Event::Found { blob, tree } => self.found(blob, tree, &mut out),
             Event::Tick => {}
         }
+        self.begin_waiting(&mut out);
         self.pump(&mut out);
         out
     }
@@ -107,7 +111,16 @@ impl Transfers {
         out: &mut Vec<Output>,
     ) {
         let now = self.now;
-        let fetches = self.blobs.values().filter(|blob| blob.fetch.is_some()).count();
+        let is_known = self
+            .blobs
+            .get(&digest)
+            .is_some_and(|blob| blob.fetch.is_some() || (blob.tree.is_some() && blob.have.is_full()));
+        if !is_known && !self.has_room() {
+            // Chunks that were there at first are there still.
+            let resumed = resumed.or_else(|| self.waiting.remove(&digest).and_then(|(_, resumed)| resumed));
+            self.waiting.insert(digest, (candidates, resumed));
+            return;
+        }
         let blob = self.blobs.entry(digest).or_default();
         blob.used_at = now;
         if let Some(fetch) = &mut blob.fetch {
@@ -116,9 +129,6 @@ impl Transfers {
         }
         if blob.tree.is_some() && blob.have.is_full() {
             out.push(Output::Complete { blob: digest });
-            return;
-        }
-        if fetches >= MAX_FETCHES {
             return;
         }
         blob.is_looked_up = true;
@@ -137,7 +147,19 @@ impl Transfers {
         told.into_iter().for_each(|node| blob.tell(digest, node, out));
     }
 
+    fn has_room(&self) -> bool {
+        self.blobs.values().filter(|blob| blob.fetch.is_some()).count() < MAX_FETCHES
+    }
+
+    fn begin_waiting(&mut self, out: &mut Vec<Output>) {
+        while !self.waiting.is_empty() && self.has_room() {
+            let Some((digest, (candidates, resumed))) = self.waiting.pop_first() else { return };
+            self.want(digest, candidates, resumed, out);
+        }
+    }
+
     fn forget(&mut self, digest: BlobDigest, out: &mut Vec<Output>) {
+        self.waiting.remove(&digest);
         if let Some(mut blob) = self.blobs.remove(&digest) {
             blob.end_fetch(digest, out);
             for (node, _) in blob.partners {

@@ -38,7 +38,7 @@ pub use chunk_set::ChunkSet;
 pub use machine::Transfers;
 pub use tree::{CHUNK_BYTES, MAX_BLOB_BYTES, MAX_CHUNKS, Tree, TreeError};
 
-/// Maximum of blobs that a node fetches at the same time.
+/// Maximum of blobs that a node fetches at the same time; further ones wait.
 pub const MAX_FETCHES: usize = 64;
 /// Maximum of blobs with their trees in memory that the node only serves; the one not used for longest makes room.
 pub const MAX_SERVED_BLOBS: usize = 64;

@@ -245,8 +245,9 @@ pub fn get_asset(store: &Store, record: &AssetRecord) -> Result<Bytes, StoreErro
     Ok(Bytes::copy_from_slice(&bytes))
 }
 
-/// A batch that deletes all revisions, sources and assets that no app refers to. `staged` are revisions that are not live yet.
-pub fn garbage(store: &Store, staged: &BTreeSet<String>) -> Result<Batch, StoreError> {
+/// A batch that deletes all revisions, sources and assets that no app refers to. `kept` are revisions that stay although they
+/// are not live, if they are here.
+pub fn garbage(store: &Store, kept: &BTreeSet<String>) -> Result<Batch, StoreError> {
     let spaces = store.spaces();
     let mut revisions = BTreeSet::new();
     for entry in spaces.apps.iter() {
@@ -255,10 +256,10 @@ pub fn garbage(store: &Store, staged: &BTreeSet<String>) -> Result<Batch, StoreE
         revisions.extend(record.previous);
         revisions.insert(record.live);
     }
-    revisions.extend(staged.iter().cloned());
+    revisions.extend(kept.iter().cloned());
     let mut sources = BTreeSet::new();
     for digest in &revisions {
-        if staged.contains(digest) && !spaces.revisions.contains_key(digest)? {
+        if kept.contains(digest) && !spaces.revisions.contains_key(digest)? {
             continue;
         }
         let revision = get_revision(store, digest)?;

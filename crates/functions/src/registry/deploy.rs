@@ -141,7 +141,7 @@ impl Registry {
     /// `code` is [`Code::Here`].
     ///
     /// # Errors
-    /// Those of a deploy; nothing has changed then.
+    /// Those of a deploy; `Superseded` if the deployment is no longer the decision of the cluster. Nothing has changed then.
     // Boxed, as `deploy`.
     pub fn adopt<'a>(
         &'a self,
@@ -206,20 +206,31 @@ impl Registry {
         let digest = revision.digest();
         let live = routes.app(&manifest.app);
         let known = cluster_apps::cluster_app(self.store.objects(), &manifest.app)?;
+        check_decided(&aim, &manifest.app, live, known.as_ref())?;
         if let Some(app) = live.filter(|app| app.revision == digest && is_done(&aim, app, known.as_ref())) {
             return Ok(Deployed { app: app.clone(), unchanged: true, warnings });
         }
 
         let mut batch = Batch::default();
-        let record = self.record(&manifest, digest, live, known.as_ref(), aim, &mut batch);
+        let mut record = self.record(&manifest, digest, live, known.as_ref(), &aim);
         // Checked before the functions are compiled, because the compiler writes its cache to the disk.
         let committer = self.store.committer();
         if committer.space().is_full {
             let error = committer.disk_full();
             return Err(DeployError::Commit { app: manifest.app, error });
         }
-        let app = Arc::new(LiveApp::new(&manifest, &revision, &record, live_workflows, &self.metrics));
+        let mut app = LiveApp::new(&manifest, &revision, &record, live_workflows, &self.metrics);
         let prepare_lines = self.prepare_all(&app, &sources).await?;
+        // Other nodes may have decided while the functions were compiled.
+        let known = cluster_apps::cluster_app(self.store.objects(), &manifest.app)?;
+        check_decided(&aim, &manifest.app, live, known.as_ref())?;
+        if let Aim::Cluster(scope) = &aim {
+            let deployment = self.next_deployment(known.as_ref(), Some(record.live.clone()), scope);
+            cluster_apps::put_deployment(&mut batch, &manifest.app, &deployment);
+            record.deployment = Some(deployment.id());
+            app.deployment.clone_from(&record.deployment);
+        }
+        let app = Arc::new(app);
         let next = routes.with_app(app.clone())?;
 
         if let Sources::New(sources, assets) = &sources {
@@ -260,36 +271,44 @@ impl Registry {
         Ok(())
     }
 
-    /// The record of an app that goes live. Adds a new deployment of the cluster to the batch.
+    /// A deployment that replaces those that the node knows.
+    fn next_deployment(
+        &self,
+        known: Option<&ClusterApp>,
+        revision: Option<String>,
+        scope: &ClusterScope,
+    ) -> Deployment {
+        Deployment {
+            number: cluster_apps::next_number(known),
+            revision,
+            node: scope.node.clone(),
+            deployed_unix_ms: self.clock.now_unix_ms(),
+            format: FORMAT,
+        }
+    }
+
+    /// The record of an app that goes live. That of a new deployment of the cluster does not name it yet.
     fn record(
         &self,
         manifest: &Manifest,
         digest: String,
         live: Option<&Arc<LiveApp>>,
         known: Option<&ClusterApp>,
-        aim: Aim,
-        batch: &mut Batch,
+        aim: &Aim,
     ) -> AppRecord {
-        let now_ms = self.clock.now_unix_ms();
         let mut record = AppRecord {
             format: FORMAT,
             previous: live.map(|app| previous_of(app, &digest)).unwrap_or_default(),
             live: digest,
-            deployed_unix_ms: now_ms,
+            deployed_unix_ms: self.clock.now_unix_ms(),
             deployment: known.map(|known| known.winner.id()),
             reach: Reach::ThisNode,
             code: Code::Here,
         };
         match aim {
             Aim::ThisNode => {}
-            Aim::Cluster(ClusterScope { node, selects }) => {
-                let revision = Some(record.live.clone());
-                let number = cluster_apps::next_number(known);
-                let deployment =
-                    Deployment { number, revision, node, deployed_unix_ms: now_ms, format: FORMAT };
-                cluster_apps::put_deployment(batch, &manifest.app, &deployment);
+            Aim::Cluster(ClusterScope { selects, .. }) => {
                 record.reach = Reach::Cluster;
-                record.deployment = Some(deployment.id());
                 if !selects(&manifest.app, &manifest.nodes) {
                     record.code = Code::Elsewhere;
                 }
@@ -298,7 +317,7 @@ impl Registry {
                 record.reach = Reach::Cluster;
                 record.deployment = Some(deployment.id());
                 record.deployed_unix_ms = deployment.deployed_unix_ms;
-                record.code = code;
+                record.code = *code;
             }
         }
         record
@@ -349,29 +368,32 @@ impl Registry {
             _ => Some(find_app(&routes, name)?),
         };
         if let (Some(known), Scope::Cluster(scope)) = (&known, scope) {
-            let deployment = Deployment {
-                number: cluster_apps::next_number(Some(known)),
-                revision: None,
-                node: scope.node.clone(),
-                deployed_unix_ms: self.clock.now_unix_ms(),
-                format: FORMAT,
-            };
+            let deployment = self.next_deployment(Some(known), None, scope);
             cluster_apps::put_deployment(&mut batch, name, &deployment);
         }
         self.take_down(name, app, &routes, batch).await
     }
 
-    /// Removes an app from this node, as the cluster has decided. No effect if it is not live.
+    /// Removes a live app from this node because the cluster has decided so: `decision` names an app, this one or another that
+    /// takes its names, and its deployment.
     ///
     /// # Errors
-    /// The store cannot write.
-    pub async fn adopt_removal(&self, name: &str) -> Result<(), DeployError> {
+    /// `Superseded` if the deployment is no longer the decision of the cluster or the app was deployed again: a removal
+    /// that was decided before must not take down what came after it. The store cannot write. Nothing has changed then.
+    pub async fn adopt_removal(
+        &self,
+        app: &Arc<LiveApp>,
+        decision: (&str, &Deployment),
+    ) -> Result<(), DeployError> {
         let _changing = self.changing.lock().await;
         let routes = self.routes.load_full();
-        match routes.app(name) {
-            Some(app) => self.take_down(name, Some(app), &routes, Batch::default()).await.map(drop),
-            None => Ok(()),
+        let (decided_app, deployment) = decision;
+        let known = cluster_apps::cluster_app(self.store.objects(), decided_app)?;
+        let is_same_app = routes.app(&app.name).is_some_and(|live| Arc::ptr_eq(live, app));
+        if !is_same_app || known.is_none_or(|known| known.winner != *deployment) {
+            return Err(DeployError::Superseded { app: app.name.to_string() });
         }
+        self.take_down(&app.name, Some(app), &routes, Batch::default()).await.map(drop)
     }
 
     async fn take_down(
@@ -430,6 +452,24 @@ impl Registry {
         self.store.objects().set_classes(routes.object_classes());
         self.routes.store(Arc::new(routes));
         self.changes.send_modify(|count| *count += 1);
+    }
+}
+
+/// Checks that an adopted deployment is still the decision of the cluster, and that no deploy to this node alone has
+/// overridden it: it was chosen before the change began.
+fn check_decided(
+    aim: &Aim,
+    app: &str,
+    live: Option<&Arc<LiveApp>>,
+    known: Option<&ClusterApp>,
+) -> Result<(), DeployError> {
+    let Aim::Adopt(deployment, _) = aim else { return Ok(()) };
+    let is_overridden = live.is_some_and(|live| {
+        live.reach == Reach::ThisNode && live.deployment.as_ref() == Some(&deployment.id())
+    });
+    match known {
+        Some(known) if known.winner == *deployment && !is_overridden => Ok(()),
+        _ => Err(DeployError::Superseded { app: app.to_owned() }),
     }
 }
 

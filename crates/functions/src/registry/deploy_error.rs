@@ -146,6 +146,12 @@ pub enum DeployError {
         /// The app that the manifest of the revision names.
         other: String,
     },
+    /// The cluster has decided anew about an app, or the app was deployed again, before the earlier decision was carried out.
+    #[error("app `{app}` was deployed or removed meanwhile")]
+    Superseded {
+        /// The app.
+        app: String,
+    },
     /// The store could not write the change.
     #[error("app `{app}` could not be stored: {error}")]
     Commit {

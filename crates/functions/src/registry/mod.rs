@@ -128,8 +128,8 @@ pub struct Registry {
     changing: Mutex<()>,
     /// Decides which node of a cluster fires an occurrence of a schedule; this node without it.
     fires_here: std::sync::OnceLock<FiresHere>,
-    /// Revisions that are fetched from other nodes and not live yet.
-    staged: parking_lot::Mutex<BTreeSet<String>>,
+    /// Revisions that are fetched from other nodes and not live yet; `None` until that is known.
+    staged: parking_lot::Mutex<Option<BTreeSet<String>>>,
 }
 
 impl Registry {

@@ -9,6 +9,7 @@ use edgefaas_state::store::{Batch, CommitError, Durability, StoreError};
 
 use super::Registry;
 use super::app_records::{self, ASSET_PREFIX, Content, Revision};
+use super::cluster_apps;
 
 /// The sources of a revision by function, and its assets by name.
 pub(super) type SourcesAndAssets = (BTreeMap<String, FunctionSource>, BTreeMap<String, Bytes>);
@@ -30,7 +31,25 @@ pub enum StageError {
 impl Registry {
     /// Keeps these revisions and their parts from being deleted although no app refers to them yet. Replaces the previous set.
     pub fn keep_staged(&self, revisions: BTreeSet<String>) {
-        *self.staged.lock() = revisions;
+        *self.staged.lock() = Some(revisions);
+    }
+
+    /// The digests of the [staged](Self::keep_staged) revisions and, as far as their records are here, of their parts; `None`
+    /// before the first call of that. Blocks.
+    ///
+    /// # Errors
+    /// A revision cannot be read.
+    pub fn staged_parts(&self) -> Result<Option<BTreeSet<[u8; 32]>>, StoreError> {
+        let Some(staged) = self.staged.lock().clone() else { return Ok(None) };
+        let mut parts = BTreeSet::new();
+        for digest in staged {
+            parts.extend(Content::parse(&digest).map(|record| record.hash));
+            if self.has_revision(&digest)? {
+                let revision = app_records::get_revision(&self.store, &digest)?;
+                parts.extend(revision.contents().into_iter().map(|content| content.hash));
+            }
+        }
+        Ok(Some(parts))
     }
 
     /// The manifest of a stored revision; `None` if the store does not have the revision.
@@ -130,9 +149,16 @@ impl Registry {
     }
 
     /// Deletes unused revisions and sources. If that fails, the next deploy tries again.
+    ///
+    /// Those that a deployment of the cluster names stay, whatever is live here: other nodes may have to fetch them from this
+    /// one. That holds for deployments that have lost, too, until the next deploy replaces them.
     pub(super) async fn collect_garbage(&self) {
-        let staged = self.staged.lock().clone();
-        let collected = app_records::garbage(&self.store, &staged);
+        let mut kept = self.staged.lock().clone().unwrap_or_default();
+        let collected = cluster_apps::cluster_apps(self.store.objects()).and_then(|apps| {
+            let deployments = apps.into_values().flat_map(|app| [vec![app.winner], app.lost].concat());
+            kept.extend(deployments.filter_map(|deployment| deployment.revision));
+            app_records::garbage(&self.store, &kept)
+        });
         match collected {
             Ok(batch) if batch.is_empty() => {}
             Ok(batch) => {

@@ -574,6 +574,7 @@ fn deploy_status(error: DeployError) -> Status {
         | DeployError::DeployedToCluster { .. }
         | DeployError::NotOnThisNode { .. } => Status::failed_precondition(text),
         DeployError::Commit { .. } => Status::resource_exhausted(text),
+        DeployError::Superseded { .. } => Status::aborted(text),
         DeployError::Store(_) => Status::internal(text),
     }
 }

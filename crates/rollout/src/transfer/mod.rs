@@ -13,6 +13,7 @@ mod stored_parts;
 mod streams;
 mod task;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +22,7 @@ use bytes::Bytes;
 use edgefaas_cluster::artefacts::{BlobDigest, Candidate};
 use edgefaas_cluster::{MemberStream, OpenStream};
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::members::Members;
@@ -42,6 +43,8 @@ pub trait Holder: Send + Sync {
     fn size_bytes(&self, blob: &BlobDigest) -> Option<u64>;
     /// The bytes of a blob; `None` if the node does not have it or cannot read it.
     fn read(&self, blob: &BlobDigest) -> Option<Bytes>;
+    /// The blobs that the node still lacks; `None` while that is not known, as after the start. Files of other blobs are removed.
+    fn wanted(&self) -> Option<BTreeSet<BlobDigest>>;
     /// Bytes that may be written to the disk now without touching the store's reserve.
     fn room_bytes(&self) -> u64;
 }
@@ -127,6 +130,8 @@ struct Traffic {
 pub struct Artefacts {
     commands: mpsc::Sender<Command>,
     traffic: Arc<Traffic>,
+    /// Notified when a fetch was dropped.
+    dropped: Arc<Notify>,
     /// Until they run.
     waiting: Arc<Mutex<Option<WaitingTask>>>,
 }
@@ -150,12 +155,23 @@ struct Waiter {
     done: oneshot::Sender<Result<FetchedBlob, FetchBlobError>>,
 }
 
+/// Says that a fetch was dropped.
+struct NotifyOnDrop<'a>(Option<&'a Notify>);
+
+impl Drop for NotifyOnDrop<'_> {
+    fn drop(&mut self) {
+        if let Some(dropped) = self.0 {
+            dropped.notify_one();
+        }
+    }
+}
+
 impl Artefacts {
     /// Transfers that wait for [`run`](Self::run).
     pub fn new(parts: ArtefactsParts) -> Self {
         let (sender, commands) = mpsc::channel(COMMANDS);
         let waiting = Arc::new(Mutex::new(Some(WaitingTask { parts, commands })));
-        Self { commands: sender, traffic: Arc::default(), waiting }
+        Self { commands: sender, traffic: Arc::default(), dropped: Arc::default(), waiting }
     }
 
     /// Runs the transfers until `shutdown` fires; all that they have started ends with this future. The first call does so, a
@@ -163,14 +179,16 @@ impl Artefacts {
     pub async fn run(&self, shutdown: CancellationToken) {
         let waiting = self.waiting.lock().take();
         if let Some(WaitingTask { parts, commands }) = waiting {
-            task::run(parts, self.traffic.clone(), commands, shutdown).await;
+            let shared = (self.traffic.clone(), self.dropped.clone());
+            task::run(parts, shared, commands, shutdown).await;
         }
     }
 
     /// Fetches a blob. `progress` gets the part that has arrived, in thousandths. If the future is dropped, the fetch ends
-    /// within 5 s and what has arrived stays on the disk for the next one.
+    /// and what has arrived stays on the disk for the next one.
     ///
-    /// The file of the blob is removed once the [`Holder`] has it, and after an hour in which nothing has fetched it.
+    /// The file of the blob is removed within 5 s once the [`Holder`] has it or does not want it, and after an hour in which
+    /// nothing has fetched it.
     ///
     /// # Errors
     /// See [`FetchBlobError`].
@@ -180,9 +198,13 @@ impl Artefacts {
         candidates: Vec<Candidate>,
         progress: watch::Sender<u16>,
     ) -> Result<FetchedBlob, FetchBlobError> {
+        // Dropped after the receiver of the result, so that the task finds the waiter's channel closed.
+        let mut dropped = NotifyOnDrop(Some(&self.dropped));
         let (done, result) = oneshot::channel();
         self.command(Command::Want { blob, candidates, waiter: Waiter { progress, done } }).await;
-        result.await.unwrap_or(Err(FetchBlobError::ShuttingDown))
+        let fetched = result.await.unwrap_or(Err(FetchBlobError::ShuttingDown));
+        dropped.0 = None;
+        fetched
     }
 
     /// Replaces the candidates of a blob that is being fetched.

@@ -1,5 +1,6 @@
 //! The parts of revisions in the node's store.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -26,6 +27,13 @@ impl Holder for StoredParts {
     fn read(&self, blob: &BlobDigest) -> Option<Bytes> {
         let part = self.registry.stored_part(&blob.0);
         part.inspect_err(|error| tracing::warn!(%blob, %error, "the store cannot be read")).ok()?
+    }
+
+    fn wanted(&self) -> Option<BTreeSet<BlobDigest>> {
+        let staged = self.registry.staged_parts();
+        let staged =
+            staged.inspect_err(|error| tracing::warn!(%error, "the store cannot be read")).ok()??;
+        Some(staged.into_iter().map(BlobDigest).collect())
     }
 
     fn room_bytes(&self) -> u64 {

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use edgefaas_cluster::artefacts::wire::{Chunk, Kind, Message};
 use edgefaas_cluster::artefacts::{
-    BlobDigest, Candidate, Event, MAX_FETCHES, Output, Resumed, Settings, Transfers, Tree,
+    BlobDigest, Candidate, Event, Output, Resumed, Settings, Transfers, Tree,
 };
 use edgefaas_cluster::replication::NodeId;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -49,9 +49,13 @@ struct Task {
     zone: Arc<str>,
     jobs: JoinSet<()>,
     reports: mpsc::Sender<Report>,
+    /// Number of fetches so far, to know reports of earlier ones.
+    fetches_begun: u64,
 }
 
 struct Running {
+    /// Its number among all fetches: one that begins while a job of an earlier one still runs has nothing to do with that.
+    number: u64,
     waiters: Vec<Waiter>,
     candidates: Vec<Candidate>,
     stage: Stage,
@@ -81,14 +85,20 @@ struct Loading {
 pub(super) enum Report {
     Message { node_id: u64, session: u64, message: Message },
     Ended { node_id: u64, session: u64, end: StreamEnd },
-    Opened { blob: BlobDigest, result: io::Result<Option<(PartFile, Resumed)>> },
+    Opened { blob: BlobDigest, fetch: u64, result: io::Result<Opened> },
     Loaded { blob: BlobDigest, content: Option<Content> },
-    Finished { blob: BlobDigest, result: Result<FetchedBlob, FetchBlobError> },
+    Finished { blob: BlobDigest, fetch: u64, result: Result<FetchedBlob, FetchBlobError> },
+}
+
+/// What a node has of a blob when its fetch begins.
+pub(super) struct Opened {
+    file: Option<(PartFile, Resumed)>,
+    is_stored: bool,
 }
 
 pub(super) async fn run(
     parts: ArtefactsParts,
-    traffic: Arc<Traffic>,
+    (traffic, dropped): (Arc<Traffic>, Arc<Notify>),
     mut commands: mpsc::Receiver<Command>,
     shutdown: CancellationToken,
 ) {
@@ -109,6 +119,7 @@ pub(super) async fn run(
         zone: "".into(),
         jobs: JoinSet::new(),
         reports,
+        fetches_begun: 0,
     };
     let dir = task.parts.dir.clone();
     if let Err(error) = blocking(move || std::fs::create_dir_all(dir)).await {
@@ -126,6 +137,7 @@ pub(super) async fn run(
                 Some(command) => task.command(command).await,
                 None => return,
             },
+            () = dropped.notified() => task.end_dropped().await,
             Some(report) = reported.recv() => task.report(report).await,
             Ok(()) = members.changed() => task.members_changed().await,
             Some(ended) = task.jobs.join_next() => if let Err(error) = ended {
@@ -185,22 +197,34 @@ impl Task {
     }
 
     async fn want(&mut self, blob: BlobDigest, candidates: Vec<Candidate>, waiter: Waiter) {
+        if waiter.done.is_closed() {
+            // It was dropped before the command arrived.
+            return;
+        }
         self.unused.remove(&blob);
         if let Some(running) = self.fetches.get_mut(&blob) {
             running.waiters.push(waiter);
             return self.set_candidates(blob, candidates).await;
         }
-        if self.fetches.len() >= MAX_FETCHES {
-            // Fetches of an earlier deployment make room.
-            self.end_abandoned().await;
-        }
-        let running =
-            Running { waiters: vec![waiter], candidates, stage: Stage::Opening, no_source_since: None };
+        self.fetches_begun += 1;
+        let fetch = self.fetches_begun;
+        let running = Running {
+            number: fetch,
+            waiters: vec![waiter],
+            candidates,
+            stage: Stage::Opening,
+            no_source_since: None,
+        };
         self.fetches.insert(blob, running);
-        let (dir, reports) = (self.parts.dir.clone(), self.reports.clone());
+        let (dir, holder, reports) =
+            (self.parts.dir.clone(), self.parts.holder.clone(), self.reports.clone());
         self.jobs.spawn(async move {
-            let result = blocking(move || PartFile::resume(&dir, &blob)).await;
-            let _ = reports.send(Report::Opened { blob, result }).await;
+            let opened = blocking(move || {
+                let file = PartFile::resume(&dir, &blob)?;
+                Ok(Opened { file, is_stored: holder.size_bytes(&blob).is_some() })
+            });
+            let result = opened.await;
+            let _ = reports.send(Report::Opened { blob, fetch, result }).await;
         });
     }
 
@@ -227,22 +251,36 @@ impl Task {
                     self.handle(Event::PeerDown { node: NodeId(node_id) }).await;
                 }
             }
-            Report::Opened { blob, result } => self.opened(blob, result).await,
+            Report::Opened { blob, fetch, result } => self.opened(blob, fetch, result).await,
             Report::Loaded { blob, content } => self.loaded(blob, content).await,
-            Report::Finished { blob, result } => self.finished(blob, result).await,
+            Report::Finished { blob, fetch, result } => self.finished(blob, fetch, result).await,
         }
     }
 
-    async fn opened(&mut self, blob: BlobDigest, result: io::Result<Option<(PartFile, Resumed)>>) {
-        let Some(running) = self.fetches.get_mut(&blob) else { return };
+    async fn opened(&mut self, blob: BlobDigest, fetch: u64, result: io::Result<Opened>) {
+        let Some(running) = self.fetches.get_mut(&blob).filter(|running| running.number == fetch) else {
+            return;
+        };
         running.stage = Stage::Fetching;
         let candidates = running.candidates.clone();
         let resumed = match result {
-            Ok(Some((file, resumed))) => {
-                self.files.insert(blob, file);
-                Some(resumed)
+            Ok(Opened { file, is_stored }) => {
+                let is_whole = file.as_ref().is_some_and(|(_, resumed)| resumed.chunks.is_full());
+                if !is_stored && !is_whole {
+                    // The machine may know the whole blob from a time at which the store had it.
+                    self.served.remove(&blob);
+                    self.handle(Event::Forget { blob }).await;
+                }
+                match file {
+                    // What the store has is taken from there.
+                    Some(_) if is_stored && !is_whole => None,
+                    Some((file, resumed)) => {
+                        self.files.insert(blob, file);
+                        Some(resumed)
+                    }
+                    None => None,
+                }
             }
-            Ok(None) => None,
             Err(error) => {
                 let mut events = Vec::new();
                 self.file_failed(blob, error, &mut events).await;
@@ -345,6 +383,7 @@ impl Task {
     fn complete(&mut self, blob: BlobDigest) {
         let Some(running) = self.fetches.get_mut(&blob) else { return };
         running.stage = Stage::Finishing;
+        let fetch = running.number;
         let path = part_file::path(&self.parts.dir, &blob);
         let (file, holder) = (self.files.get(&blob).cloned(), self.parts.holder.clone());
         let (memory, reports) = (self.memory.clone(), self.reports.clone());
@@ -371,11 +410,19 @@ impl Task {
                 Ok(None) => Err(FetchBlobError::Damaged { path }),
                 Err(error) => Err(FetchBlobError::File { path, error }),
             };
-            let _ = reports.send(Report::Finished { blob, result }).await;
+            let _ = reports.send(Report::Finished { blob, fetch, result }).await;
         });
     }
 
-    async fn finished(&mut self, blob: BlobDigest, result: Result<FetchedBlob, FetchBlobError>) {
+    async fn finished(
+        &mut self,
+        blob: BlobDigest,
+        fetch: u64,
+        result: Result<FetchedBlob, FetchBlobError>,
+    ) {
+        if self.fetches.get(&blob).is_none_or(|running| running.number != fetch) {
+            return;
+        }
         match result {
             Ok(fetched) => {
                 let running = self.fetches.remove(&blob);
@@ -510,17 +557,34 @@ impl Task {
         self.handle_all(events).await;
     }
 
-    /// Ends fetches without a waiter or a holder, and removes files that are no longer needed.
+    /// Ends fetches that nobody waits for.
+    async fn end_dropped(&mut self) {
+        let mut dropped = Vec::new();
+        for (blob, running) in &mut self.fetches {
+            running.waiters.retain(|waiter| !waiter.done.is_closed());
+            if running.waiters.is_empty() {
+                dropped.push(*blob);
+            }
+        }
+        for blob in dropped {
+            self.end_without_source(blob).await;
+        }
+    }
+
+    async fn end_without_source(&mut self, blob: BlobDigest) {
+        self.end(blob, || FetchBlobError::NoHolder);
+        self.files.remove(&blob);
+        self.handle(Event::Forget { blob }).await;
+    }
+
+    /// Ends fetches without a holder, and removes files that are no longer needed.
     async fn sweep(&mut self) {
         let now = Instant::now();
         self.served.sweep(now);
         self.peers.reap();
-        self.end_abandoned().await;
-        let (mut refused, mut without_source) = (Vec::new(), Vec::new());
+        let mut without_source = Vec::new();
         for (blob, running) in &mut self.fetches {
-            if running.stage == Stage::Fetching && self.machine.permille(blob).is_none() {
-                refused.push((*blob, running.candidates.clone()));
-            } else if self.machine.has_no_source(blob) {
+            if self.machine.has_no_source(blob) {
                 let since = *running.no_source_since.get_or_insert(now);
                 without_source.extend((now.duration_since(since) >= NO_HOLDER_AFTER).then_some(*blob));
             } else {
@@ -528,39 +592,25 @@ impl Task {
             }
         }
         for blob in without_source {
-            self.end_fetch(blob).await;
-        }
-        // There were too many when they began.
-        for (blob, candidates) in refused {
-            self.handle(Event::Want { blob, candidates, resumed: None }).await;
+            self.end_without_source(blob).await;
         }
         self.remove_unneeded(now).await;
     }
 
-    /// Ends fetches that nobody waits for.
-    async fn end_abandoned(&mut self) {
-        let mut abandoned = Vec::new();
-        for (blob, running) in &mut self.fetches {
-            running.waiters.retain(|waiter| !waiter.done.is_closed());
-            abandoned.extend(running.waiters.is_empty().then_some(*blob));
-        }
-        for blob in abandoned {
-            self.end_fetch(blob).await;
-        }
-    }
-
-    async fn end_fetch(&mut self, blob: BlobDigest) {
-        self.end(blob, || FetchBlobError::NoHolder);
-        self.files.remove(&blob);
-        self.handle(Event::Forget { blob }).await;
-    }
-
-    /// Removes files of blobs that the store has, and of those that nothing has fetched for long.
+    /// Removes files of blobs that the store has or does not want, and of those that nothing has fetched for long.
     async fn remove_unneeded(&mut self, now: Instant) {
         let (dir, holder) = (self.parts.dir.clone(), self.parts.holder.clone());
         let listed = blocking(move || {
             let blobs = part_file::list(&dir)?;
-            Ok(blobs.into_iter().map(|blob| (blob, holder.size_bytes(&blob).is_some())).collect::<Vec<_>>())
+            if blobs.is_empty() {
+                return Ok(Vec::new());
+            }
+            let wanted = holder.wanted();
+            let is_needed = |blob: &BlobDigest| {
+                wanted.as_ref().is_none_or(|wanted| wanted.contains(blob))
+                    && holder.size_bytes(blob).is_none()
+            };
+            Ok(blobs.into_iter().map(|blob| (blob, is_needed(&blob))).collect::<Vec<_>>())
         });
         let listed = match listed.await {
             Ok(listed) => listed,
@@ -569,12 +619,12 @@ impl Task {
             }
         };
         self.unused.retain(|blob, _| listed.iter().any(|(listed, _)| listed == blob));
-        for (blob, is_stored) in listed {
+        for (blob, is_needed) in listed {
             if self.fetches.contains_key(&blob) {
                 continue;
             }
             let unused = now.duration_since(*self.unused.entry(blob).or_insert(now));
-            if is_stored || unused >= MAX_UNUSED {
+            if !is_needed || unused >= MAX_UNUSED {
                 self.unused.remove(&blob);
                 self.remove_file(blob).await;
             }

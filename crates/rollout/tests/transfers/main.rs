@@ -125,3 +125,76 @@ async fn several_waiters_get_one_fetch() {
     assert_eq!(two.await.expect("fetched").bytes, bytes);
     assert!(shells.traffic(2).received_bytes < 3 * MB as u64 / 2);
 }
+
+/// Open files of this process whose names have this part.
+fn open_files(name: &str) -> usize {
+    let open = std::fs::read_dir("/proc/self/fd").expect("the open files");
+    let targets = open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    targets.filter(|target| target.to_string_lossy().contains(name)).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_fetches_hold_no_file_and_only_wanted_files_stay() {
+    let mut shells = Shells::default();
+    shells.start(1);
+    shells.start(2);
+    let blobs: Vec<_> = (0..3).map(|seed| blob(4 * MB, 40 + seed)).collect();
+    for (digest, bytes) in &blobs {
+        shells.hold(1, bytes);
+        let want = shells.fetch(2, *digest, [(1, Role::Holds)]);
+        want.reached(200).await;
+        drop(want);
+        // Long before the next look at files.
+        let name = digest.to_string();
+        let dropped = tokio::time::Instant::now();
+        shells.until(|_| open_files(&name) == 0).await;
+        assert!(dropped.elapsed() < Duration::from_secs(1), "{:?}", dropped.elapsed());
+        assert!(shells.part_file(2, *digest).exists(), "it is not known yet what is wanted");
+    }
+    let kept = blobs[2].0;
+    *shells.store(2).wanted.lock() = Some([kept].into());
+    shells.until(|shells| blobs[..2].iter().all(|(blob, _)| !shells.part_file(2, *blob).exists())).await;
+    assert!(shells.part_file(2, kept).exists());
+    let before = shells.traffic(2).received_bytes;
+    let fetched = shells.fetch(2, kept, [(1, Role::Holds)]).await.expect("it is fetched");
+    assert_eq!(fetched.bytes, blobs[2].1);
+    assert!(shells.traffic(2).received_bytes - before < 7 * MB as u64 / 2, "only the rest");
+
+    // It arrived whole, and is wanted no longer: neither its file nor a descriptor stays.
+    *shells.store(2).wanted.lock() = Some([].into());
+    shells.until(|shells| !shells.part_file(2, kept).exists()).await;
+    assert_eq!(open_files(&kept.to_string()), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_blob_that_was_served_and_then_deleted_is_fetched_again() {
+    let mut shells = Shells::default();
+    for node in 1..=3 {
+        shells.start(node);
+    }
+    let (digest, bytes) = blob(MB, 44);
+    shells.hold(1, &bytes);
+    shells.hold(2, &bytes);
+    shells.fetch(3, digest, [(2, Role::Holds)]).await.expect("node 2 serves it");
+    shells.store(2).delete(digest);
+    let fetched = shells.fetch(2, digest, [(1, Role::Holds)]).await.expect("it is not damaged");
+    assert_eq!(fetched.bytes, bytes);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fetch_that_begins_again_and_again_has_one_file() {
+    let mut shells = Shells::default();
+    shells.start(1);
+    shells.start(2);
+    let (digest, bytes) = blob(MB, 45);
+    shells.hold(1, &bytes);
+    for _ in 0..20 {
+        let want = shells.fetch(2, digest, [(1, Role::Holds)]);
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+        drop(want);
+        shells.artefacts(2).forget(digest).await;
+    }
+    let fetched = shells.fetch(2, digest, [(1, Role::Holds)]).await.expect("it is fetched");
+    assert_eq!(fetched.bytes, bytes);
+}

@@ -41,9 +41,15 @@ pub fn blob(size: usize, seed: u64) -> (BlobDigest, Bytes) {
 pub struct TestStore {
     blobs: Mutex<BTreeMap<BlobDigest, Bytes>>,
     pub room_bytes: AtomicU64,
+    pub wanted: Mutex<Option<BTreeSet<BlobDigest>>>,
 }
 
 impl TestStore {
+    /// Deletes a blob.
+    pub fn delete(&self, blob: BlobDigest) {
+        self.blobs.lock().remove(&blob);
+    }
+
     /// Other bytes under a digest.
     pub fn hold_damaged(&self, blob: BlobDigest, size: usize) {
         self.blobs.lock().insert(blob, vec![0; size].into());
@@ -57,6 +63,10 @@ impl Holder for TestStore {
 
     fn read(&self, blob: &BlobDigest) -> Option<Bytes> {
         self.blobs.lock().get(blob).cloned()
+    }
+
+    fn wanted(&self) -> Option<BTreeSet<BlobDigest>> {
+        self.wanted.lock().clone()
     }
 
     fn room_bytes(&self) -> u64 {
@@ -120,7 +130,11 @@ impl Shells {
     pub fn start(&mut self, node: u64) {
         let folder = self.folders.entry(node).or_insert_with(|| tempfile::tempdir().expect("a folder"));
         let store = self.stores.entry(node).or_insert_with(|| {
-            Arc::new(TestStore { blobs: Mutex::default(), room_bytes: AtomicU64::new(u64::MAX) })
+            Arc::new(TestStore {
+                blobs: Mutex::default(),
+                room_bytes: AtomicU64::new(u64::MAX),
+                wanted: Mutex::default(),
+            })
         });
         let members = watch::Sender::new(Arc::default());
         let artefacts = Artefacts::new(ArtefactsParts {
