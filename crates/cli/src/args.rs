@@ -30,7 +30,7 @@ pub enum Command {
     Dev(Dev),
     #[command(flatten)]
     Client(client::Command),
-    /// Check placement policies
+    /// Check, set, show, explain and remove placement policies
     #[command(subcommand)]
     Policy(Policy),
     /// Check the stored data of a stopped node
@@ -59,8 +59,13 @@ pub enum Policy {
     },
     /// Set the policies of all nodes of the cluster
     Set {
-        /// The policies in YAML, or - for stdin; an empty file for none
+        /// The policies in YAML, or - for stdin
         file: PathBuf,
+        #[command(flatten)]
+        wait: client::Wait,
+    },
+    /// Remove the policies of all nodes of the cluster
+    Rm {
         #[command(flatten)]
         wait: client::Wait,
     },
@@ -68,7 +73,7 @@ pub enum Policy {
     Show,
     /// Say where a call of a function would run, and why
     Explain {
-        /// The function
+        /// The function or workflow
         function: String,
         /// The node at which the call arrives [default: the one that answers]
         #[arg(long, value_name = "NODE")]

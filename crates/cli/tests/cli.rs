@@ -175,6 +175,14 @@ fn a_policy_is_checked_without_a_node() {
     let document: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!((code, &document["valid"], &document["problems"][0]["line"]), (7, &false.into(), &2.into()));
 
+    std::fs::write(folder.path().join("empty.yaml"), "# none\n").unwrap();
+    for command in ["check", "set"] {
+        let (code, _, stderr) = run(folder.path(), &["policy", command, "empty.yaml"]);
+        assert!(
+            code == 7 && stderr.contains("the policy is empty") && stderr.contains("policy rm"),
+            "{stderr}"
+        );
+    }
     let (code, _, stderr) = run(folder.path(), &["policy", "check", "none.yaml"]);
     assert_eq!(code, 2);
     assert!(stderr.contains("none.yaml cannot be read: No such file"), "{stderr}");

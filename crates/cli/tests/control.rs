@@ -268,6 +268,13 @@ impl Control for Server {
         Err(Status::unimplemented("not part of these tests"))
     }
 
+    async fn remove_policy(
+        &self,
+        _: Request<proto::RemovePolicyRequest>,
+    ) -> Result<Response<proto::RemovePolicyResponse>, Status> {
+        Err(Status::unimplemented("not part of these tests"))
+    }
+
     async fn get_policy(
         &self,
         _: Request<proto::GetPolicyRequest>,

@@ -98,6 +98,7 @@ impl Cluster {
         let facts = (0..64).map(|number| FunctionFacts {
             name: format!("function-{number}").into(),
             tag: Some("t".to_owned()),
+            alone: WorkerSet::default(),
             code: everywhere,
             data: everywhere,
             running: Arc::default(),

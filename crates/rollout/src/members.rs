@@ -24,6 +24,8 @@ pub struct Member {
     pub zone: String,
     /// Its labels.
     pub labels: Vec<String>,
+    /// True if it has reported its zone, if it has one, and its labels.
+    pub has_reported: bool,
     /// The connection with it.
     pub presence: Presence,
     /// Its apps by name, as it has reported them last.

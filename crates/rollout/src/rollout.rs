@@ -7,8 +7,8 @@ use std::time::Duration;
 use edgefaas_cluster::occurrences::{OccurrenceId, schedule_digest};
 use edgefaas_cluster::status::{MAX_REASON_BYTES, NextRevision, NextState, Runs};
 use edgefaas_functions::registry::{
-    ClusterApp, ClusterScope, Code, Content, DeployError, Deployment, FiresHere, LiveApp, Occurrence,
-    Reach, Registry, Selects, StageError, app_of_object, cluster_app, cluster_apps,
+    ClusterApp, ClusterScope, Code, Content, DeployError, Deployment, FiresHere, LiveApp, MatchNodes,
+    Occurrence, Reach, Registry, Selects, StageError, app_of_object, cluster_app, cluster_apps,
 };
 use edgefaas_functions::secrets::Secrets;
 use edgefaas_manifest::{NodeCount, NodeSelection};
@@ -23,7 +23,7 @@ use crate::fetching::{FetchPartError, MissingParts};
 use crate::firings::Firings;
 use crate::members::{Member, Members};
 use crate::plan::{Local, Step, next_step};
-use crate::selection::{before_here, runs_here};
+use crate::selection::{before_here, matching_nodes, runs_here};
 use crate::shared_secrets;
 use crate::transfer::Artefacts;
 
@@ -111,7 +111,9 @@ impl Rollout {
         let members = self.parts.members.clone();
         let node = members.borrow().me.name.clone();
         let selects: Selects = Arc::new(move |app, nodes| runs_here(app, nodes, &members.borrow()));
-        ClusterScope { node, selects }
+        let members = self.parts.members.clone();
+        let matches: MatchNodes = Arc::new(move |nodes| matching_nodes(nodes, &members.borrow()));
+        ClusterScope { node, selects, matches }
     }
 
     /// Carries out the decisions of the cluster until `cancel` fires.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use edgefaas_functions::registry::{AbsentWord, MatchingNodes, near};
 use edgefaas_manifest::{NodeCount, NodeSelection};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -46,6 +47,43 @@ pub(crate) fn selected(app: &str, selection: &NodeSelection, members: &Members) 
         NodeCount::OnePerZone => counted.retain(|(_, zone)| zones.insert(*zone)),
     }
     counted.into_iter().map(|((_, node_id), _)| node_id).collect()
+}
+
+/// The members with the labels and in the zones of a selection, whether or not they are connected.
+pub fn matching_nodes(selection: &NodeSelection, members: &Members) -> MatchingNodes {
+    let mut matching = MatchingNodes::default();
+    for member in members.all() {
+        if is_eligible(selection, member) {
+            match member.presence {
+                Presence::Connected => matching.connected += 1,
+                Presence::Missing | Presence::Away => matching.away += 1,
+            }
+        } else if may_be_eligible(selection, member) {
+            matching.unknown += 1;
+        }
+    }
+    let labels = || members.all().flat_map(|member| member.labels.iter().map(String::as_str));
+    let zones = || members.all().map(|member| member.zone.as_str()).filter(|zone| !zone.is_empty());
+    for label in selection.labels.iter().filter(|label| labels().all(|known| known != *label)) {
+        matching.absent.push(match zones().any(|zone| zone == label) {
+            true => AbsentWord::ZoneAsLabel { zone: label.clone() },
+            false => {
+                AbsentWord::Label { label: label.clone(), near: near(label, labels()).into_iter().next() }
+            }
+        });
+    }
+    for zone in selection.zones.iter().filter(|zone| zones().all(|known| known != *zone)) {
+        let near = near(zone, zones()).into_iter().next();
+        matching.absent.push(AbsentWord::Zone { zone: zone.clone(), near });
+    }
+    matching
+}
+
+/// True if what is not known yet of a member decides whether it is eligible.
+fn may_be_eligible(selection: &NodeSelection, member: &Member) -> bool {
+    let has_labels = selection.labels.iter().all(|label| member.labels.contains(label));
+    let is_zone_unknown = !selection.zones.is_empty() && member.zone.is_empty();
+    !member.has_reported || (has_labels && is_zone_unknown)
 }
 
 /// The members that come before this node for an occurrence of a schedule: of those that are connected and run the revision,
@@ -125,6 +163,40 @@ mod tests {
         assert_eq!(running(&all, &selection(&["camera", "gpu"], &[])), [1]);
         assert_eq!(running(&all, &selection(&[], &["z1", "z7"])), [1, 3]);
         assert_eq!(running(&all, &selection(&["tpm"], &[])), [] as [u64; 0]);
+    }
+
+    #[test]
+    fn matching_members_are_counted_as_far_as_they_are_known() {
+        let of = |labels: &[&str], zones: &[&str]| NodeSelection {
+            on: NodeCount::All,
+            labels: labels.iter().map(ToString::to_string).collect(),
+            zones: zones.iter().map(ToString::to_string).collect(),
+        };
+        let reported = |id, zone: &str, label: &str| Member {
+            zone: zone.into(),
+            labels: vec![label.into()],
+            has_reported: true,
+            ..member(id, 0)
+        };
+        let away = Member { presence: Presence::Away, ..reported(2, "north", "camera") };
+        let mut members = Members { me: reported(1, "south", "gpu"), others: vec![away] };
+        let counts = |matching: &MatchingNodes| (matching.connected, matching.away, matching.unknown);
+        assert_eq!(counts(&matching_nodes(&of(&[], &[]), &members)), (1, 1, 0));
+        let north = matching_nodes(&of(&["camera"], &["north"]), &members);
+        assert_eq!((counts(&north), north.absent.len()), ((0, 1, 0), 0));
+        let apart = matching_nodes(&of(&["camera"], &["south"]), &members);
+        assert_eq!((counts(&apart), apart.absent.len()), ((0, 0, 0), 0));
+        let wrong = matching_nodes(&of(&["camra", "north"], &["nroth"]), &members);
+        assert_eq!(counts(&wrong), (0, 0, 0));
+        let words: Vec<_> = wrong.absent.iter().map(ToString::to_string).collect();
+        assert_eq!(words[0], "no member has the label `camra`; did you mean `camera`?");
+        assert!(words[1].contains("`north`, which is a zone"), "{words:?}");
+        assert_eq!(words[2], "no member is in the zone `nroth`; did you mean `north`?");
+        // One that has just joined, and one that measures its zone.
+        members.others.push(Member { zone: String::new(), ..member(3, 0) });
+        members.others.push(reported(4, "", "camera"));
+        assert_eq!(counts(&matching_nodes(&of(&["camera"], &["west"]), &members)), (0, 0, 2));
+        assert_eq!(counts(&matching_nodes(&of(&["none"], &["west"]), &members)), (0, 0, 1));
     }
 
     proptest! {

@@ -348,8 +348,8 @@ impl TriggerHook {
             let source = admitted.function_name();
             let Outcome { id, result, node, .. } = targets.invoker.run(admitted).await;
             if let Some(answer) = answer {
+                let node = targets.invoker.ran_on(node, result.as_ref().err());
                 let result = result.map_err(|error| Problem::of(&error, Some(&id)));
-                let node = node.or_else(|| targets.invoker.this_node().map(|this| this.name.clone()));
                 publish_answer_of(&targets, &source, &answer, result, node.as_deref());
             }
         });

@@ -19,6 +19,7 @@ pub async fn run(args: &Command, global: &Global) -> anyhow::Result<()> {
     match args {
         Command::Check { file } => check(file, global),
         Command::Set { file, wait } => set(file, wait.wait_ms(), global).await,
+        Command::Rm { wait } => remove(wait.wait_ms(), global).await,
         Command::Show => show(global).await,
         Command::Explain { function, entry } => explain(function, entry.as_deref(), global).await,
     }
@@ -27,7 +28,7 @@ pub async fn run(args: &Command, global: &Global) -> anyhow::Result<()> {
 async fn set(file: &Path, wait_ms: u32, global: &Global) -> anyhow::Result<()> {
     let name = file.display().to_string();
     let text = read(file)?;
-    if let Err(error) = Policy::of_cluster(&text) {
+    if let Err(error) = Policy::parse(&text) {
         let report = error.report(&name, &text);
         return Err(Failure::new(
             Exit::Invalid,
@@ -35,15 +36,32 @@ async fn set(file: &Path, wait_ms: u32, global: &Global) -> anyhow::Result<()> {
         ));
     }
     let mut client = connection::connect(global).await?;
-    let set = client.set_policy(proto::SetPolicyRequest { text, wait_ms }).await;
+    let set = client.set_policy(proto::SetPolicyRequest { text: text.clone(), wait_ms }).await;
     let proto::SetPolicyResponse { warnings, nodes } =
         set.map_err(|status| connection::failure(&status))?.into_inner();
-    if !warnings.is_empty() {
-        eprintln!("{}", output::indented(&warnings));
-    }
+    let place = |warning: &proto::PolicyWarning| Place { line: warning.line, column: warning.column };
     if global.output == Format::Json {
+        let warnings: Vec<_> =
+            warnings.iter().map(|warning| placed(place(warning), &warning.message)).collect();
         return output::json(&json!({ "set": true, "warnings": warnings, "nodes": nodes_json(&nodes) }));
     }
+    let shown = warnings.iter().map(|warning| (place(warning), output::line(&warning.message)));
+    eprint!("{}", placement::report_messages(&name, &text, shown));
+    table(&nodes)
+}
+
+async fn remove(wait_ms: u32, global: &Global) -> anyhow::Result<()> {
+    let mut client = connection::connect(global).await?;
+    let removed = client.remove_policy(proto::RemovePolicyRequest { wait_ms }).await;
+    let nodes = removed.map_err(|status| connection::failure(&status))?.into_inner().nodes;
+    if global.output == Format::Json {
+        return output::json(&json!({ "set": false, "nodes": nodes_json(&nodes) }));
+    }
+    output::text("the placement policies are removed\n")?;
+    table(&nodes)
+}
+
+fn table(nodes: &[proto::NodePolicy]) -> anyhow::Result<()> {
     let row = |node: &proto::NodePolicy| {
         let zone = if node.zone.is_empty() { "-" } else { &node.zone };
         vec![node.node.clone(), zone.to_owned(), sentence(node)]
@@ -192,5 +210,6 @@ fn problems(error: &PolicyError) -> Vec<Value> {
 }
 
 fn placed(place: Place, message: &str) -> Value {
-    json!({ "line": place.line, "column": place.column, "message": message })
+    let number = |number: u32| (number > 0).then_some(number);
+    json!({ "line": number(place.line), "column": number(place.column), "message": message })
 }

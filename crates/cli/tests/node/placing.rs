@@ -73,8 +73,16 @@ fn a_node_that_was_away_gets_what_has_changed() {
         let own = s.json(&["deploy", "--this-node", &version(home.path(), "shop", "own", "")]);
         let own = own["app"]["revision"].as_str().unwrap();
         assert_eq!(wait_state(n, "shop", "s", "this-node")["revision"], own);
+        set_policy(n, home.path(), "south: [{ workers: [s] }]\n");
+        let explained = n.ok(&["policy", "explain", "shop"]);
+        assert!(explained.contains("s is skipped: it runs a revision of its own"), "{explained}");
+        n.ok(&["policy", "rm", "--wait", "60s"]);
+        let none = n.cli(&["policy", "rm"]);
+        assert_eq!(none.status.code(), Some(6), "{none:?}");
         let two = deploy(n, &version(home.path(), "shop", "2", ""));
         assert_eq!(wait_state(n, "shop", "s", "live")["revision"], two);
+        let live = n.cli(&["rollback", "shop", "--to", &two[..12]]);
+        assert!(String::from_utf8_lossy(&live.stderr).contains("is live already"), "{live:?}");
         let back = n.json(&["rollback", "shop", "--wait", "60s"]);
         assert_eq!(back["app"]["revision"], one);
         assert_eq!(wait_state(n, "shop", "s", "live")["revision"], one);
@@ -167,7 +175,7 @@ fn both_sides_of_a_cut_agree_afterwards() {
         assert_eq!(body(n, "shop"), body(s, "shop"));
         // The next commands end the conflict.
         deploy(n, &version(home.path(), "shop", "next", ""));
-        set_policy(n, home.path(), "");
+        n.ok(&["policy", "rm", "--wait", "60s"]);
         for node in [n, s] {
             node.wait(&["policy", "show"], |policy| policy["lost"].as_array().is_some_and(Vec::is_empty));
             let list = node.json(&["list"]);
@@ -243,6 +251,17 @@ fn apps_run_on_the_nodes_that_their_manifest_selects() {
         let explained = n1.json(&["policy", "explain", "eye"]);
         assert_eq!(explained["node"], "s", "{explained:#}");
 
+        // A selection that matches no node is refused, and the previous revision stays.
+        let wrong = version(home.path(), "eye", "wrong", "[nodes]\nzones = [\"suoth\"]\n");
+        let refused = n1.cli(&["deploy", &wrong]);
+        let reason = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(7), "{reason}");
+        assert!(reason.contains("no node would run it") && reason.contains("`south`?"), "{reason}");
+        assert_eq!(body(n1, "eye"), "1");
+        let many =
+            n1.json(&["deploy", &version(home.path(), "two", "2", "[nodes]\non = 9\n"), "--wait", "60s"]);
+        assert!(many["warnings"].to_string().contains("asks for 9 nodes, and 3"), "{many:#}");
+
         // A node that leaves the cluster by a revocation: no place, no calls, and it works alone.
         n1.ok(&["cluster", "revoke", "s"]);
         n1.wait(&["list", "--nodes"], |list| on(list, "eye", "s").is_none());
@@ -290,12 +309,16 @@ fn a_policy_holds_from_the_next_call_on_and_says_what_it_refuses() {
             set.status.success() && warnings.contains("nn") && warnings.contains("sooth"),
             "{warnings}"
         );
-        assert!(warnings.contains("2:"), "without a line: {warnings}");
+        let line =
+            |line: &str| line.starts_with(file.to_str().unwrap()) && line.contains(":2:15: warning: ");
+        assert!(warnings.lines().any(line), "{warnings}");
         let explained = n.json(&["policy", "explain", "shop", "--entry", "s"]);
+        assert!(explained["steps"].to_string().contains("what node `n` knows"), "{explained:#}");
         assert!(explained["node"].is_null(), "{explained:#}");
         let refused = n.send("POST", "/fn/shop", "", "").answer().unwrap();
         assert_eq!(refused.status, 503, "{refused:?}");
-        assert!(refused.body.contains("policy explain"), "{refused:?}");
+        assert!(refused.body.contains("policy explain shop"), "{refused:?}");
+        assert_eq!(refused.node(), None, "it ran nowhere: {refused:?}");
         let unknown = n.cli(&["policy", "explain", "shop", "--entry", "nobody"]);
         assert!(String::from_utf8_lossy(&unknown.stderr).contains("`nobody` does not exist"));
 
@@ -308,5 +331,30 @@ fn a_policy_holds_from_the_next_call_on_and_says_what_it_refuses() {
             "{report}"
         );
         assert!(n.ok(&["policy", "show"]).contains("sooth"));
+
+        // An empty text is no removal.
+        std::fs::write(&file, "# nothing\n\n").unwrap();
+        let empty = n.cli(&["policy", "set", file.to_str().unwrap()]);
+        let report = String::from_utf8_lossy(&empty.stderr);
+        assert_eq!(empty.status.code(), Some(7), "{report}");
+        assert!(report.contains("`edgefaas policy rm`"), "{report}");
+        assert!(n.ok(&["policy", "show"]).contains("sooth"));
+
+        // A tag that one side does not have is named by both.
+        std::fs::write(&file, "suoth:\n  - workers: \"*\"\n").unwrap();
+        let set = n.cli(&["policy", "set", file.to_str().unwrap()]);
+        let warnings = String::from_utf8_lossy(&set.stderr);
+        assert!(
+            warnings.contains("no tag `south`") && warnings.contains("`placement = \"suoth\"`"),
+            "{warnings}"
+        );
+        let deployed = n.json(&["deploy", &version(home.path(), "shop", "2", ""), "--wait", "60s"]);
+        let warnings = deployed["warnings"].to_string();
+        assert!(warnings.contains("did you mean `suoth`?"), "{warnings}");
+        let explained = n.ok(&["policy", "explain", "shop"]);
+        assert!(
+            explained.starts_with("the tag `south` of function `shop` is not in the policy"),
+            "{explained}"
+        );
     });
 }

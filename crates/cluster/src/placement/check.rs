@@ -1,5 +1,7 @@
 //! Warnings about a valid policy: names that no member has, and parts that can never apply.
 
+use std::collections::BTreeMap;
+
 use super::policy::{
     Block, BlockOrder, DEFAULT_TAG, Entry, Followup, Limits, Name, Place, Policy, Strategy, Tag, Target,
     Tolerance, WorkerList, nearest, report,
@@ -12,14 +14,23 @@ pub struct Known<'a> {
     /// The members, with their zones and labels.
     pub workers: Option<&'a Workers>,
     /// The deployed functions.
-    pub functions: Option<&'a [String]>,
+    pub functions: Option<&'a [KnownFunction]>,
+}
+
+/// A deployed function.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownFunction {
+    /// Its name.
+    pub name: String,
+    /// The tag of its manifest.
+    pub tag: Option<String>,
 }
 
 /// A part of a policy that has no effect, or not the expected one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("line {}, column {}: {kind}", place.line, place.column)]
+#[error("{place}: {kind}")]
 pub struct Warning {
-    /// The place in the text.
+    /// The place in the text; [`Place::default`] for a warning about something that the text lacks.
     pub place: Place,
     /// The kind.
     pub kind: WarningKind,
@@ -50,6 +61,27 @@ pub enum WarningKind {
         /// The function.
         function: String,
         /// The nearest function.
+        nearest: Option<String>,
+    },
+    /// No deployed function has the tag.
+    #[error("no deployed function has `placement = \"{tag}\"`{}", Near(.nearest))]
+    UnusedTag {
+        /// The tag.
+        tag: String,
+        /// The nearest tag of a function.
+        nearest: Option<String>,
+    },
+    /// Functions have a tag that the policy does not have, and it has no tag `default`.
+    #[error(
+        "the policy has no tag `{tag}` and no tag `default`: calls of {} run as without a policy{}",
+        Functions(.functions), Near(.nearest)
+    )]
+    MissingTag {
+        /// The tag.
+        tag: String,
+        /// The functions.
+        functions: Vec<String>,
+        /// The nearest tag of the policy.
         nearest: Option<String>,
     },
     /// An earlier block is used whenever this one could be.
@@ -104,10 +136,29 @@ impl std::fmt::Display for Near<'_> {
     }
 }
 
-/// The warnings about a policy, in the order of its text.
+/// Number of functions that a warning names. It only counts further ones.
+const MAX_NAMED: usize = 4;
+
+struct Functions<'a>(&'a [String]);
+
+impl std::fmt::Display for Functions<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (index, function) in self.0.iter().take(MAX_NAMED).enumerate() {
+            write!(out, "{}`{function}`", if index > 0 { ", " } else { "" })?;
+        }
+        match self.0.len().saturating_sub(MAX_NAMED) {
+            0 => Ok(()),
+            more => write!(out, " and {more} more"),
+        }
+    }
+}
+
+/// The warnings about a policy: first those about tags that it lacks, then the others in the order of its text.
 pub fn check(policy: &Policy, known: &Known<'_>) -> Vec<Warning> {
     let mut checker = Checker { known, warnings: Vec::new() };
+    checker.missing_tags(policy);
     for tag in &policy.tags {
+        checker.used(tag);
         for (index, block) in tag.blocks.iter().enumerate() {
             checker.names(block);
             checker.entries(block);
@@ -127,7 +178,16 @@ pub fn check(policy: &Policy, known: &Known<'_>) -> Vec<Warning> {
 
 /// All warnings with their lines of the text, for a terminal. `file` is the name that the user knows.
 pub fn report_warnings(warnings: &[Warning], file: &str, text: &str) -> String {
-    report(file, text, warnings.iter().map(|warning| (warning.place, format!("warning: {}", warning.kind))))
+    report_messages(file, text, warnings.iter().map(|warning| (warning.place, warning.kind.to_string())))
+}
+
+/// The same for warnings of another node, which are texts.
+pub fn report_messages(
+    file: &str,
+    text: &str,
+    warnings: impl ExactSizeIterator<Item = (Place, String)>,
+) -> String {
+    report(file, text, warnings.map(|(place, warning)| (place, format!("warning: {warning}"))))
 }
 
 struct Checker<'a> {
@@ -138,6 +198,33 @@ struct Checker<'a> {
 impl Checker<'_> {
     fn add(&mut self, place: Place, kind: WarningKind) {
         self.warnings.push(Warning { place, kind });
+    }
+
+    fn used(&mut self, tag: &Tag) {
+        let Some(functions) = self.known.functions else { return };
+        let mut tags = functions.iter().filter_map(|function| function.tag.as_deref());
+        if tag.name != DEFAULT_TAG && tags.clone().all(|used| used != tag.name) {
+            let nearest = nearest(&tag.name, &mut tags).map(str::to_owned);
+            self.add(tag.place, WarningKind::UnusedTag { tag: tag.name.clone(), nearest });
+        }
+    }
+
+    fn missing_tags(&mut self, policy: &Policy) {
+        let Some(functions) = self.known.functions else { return };
+        if policy.tags.is_empty() || policy.tag(DEFAULT_TAG).is_some() {
+            return;
+        }
+        let mut missing = BTreeMap::<&str, Vec<String>>::new();
+        for function in functions {
+            if let Some(tag) = function.tag.as_deref().filter(|tag| policy.tag(tag).is_none()) {
+                missing.entry(tag).or_default().push(function.name.clone());
+            }
+        }
+        for (tag, mut functions) in missing {
+            functions.sort();
+            let nearest = policy.nearest_tag(tag).map(str::to_owned);
+            self.add(Place::default(), WarningKind::MissingTag { tag: tag.to_owned(), functions, nearest });
+        }
     }
 
     fn names(&mut self, block: &Block) {
@@ -177,8 +264,9 @@ impl Checker<'_> {
 
     fn function(&mut self, function: &Name) {
         let Some(functions) = self.known.functions else { return };
-        if !functions.contains(&function.text) {
-            let nearest = nearest(&function.text, functions.iter().map(String::as_str)).map(str::to_owned);
+        let mut names = functions.iter().map(|function| function.name.as_str());
+        if names.clone().all(|name| name != function.text) {
+            let nearest = nearest(&function.text, &mut names).map(str::to_owned);
             self.add(
                 function.place,
                 WarningKind::UnknownFunction { function: function.text.clone(), nearest },
@@ -210,10 +298,18 @@ impl Checker<'_> {
             let by_line = earlier.place.line;
             self.add(block.place, WarningKind::UnreachableBlock { tag: tag.name.clone(), number, by_line });
         }
-        if number < tag.blocks.len() && choices(block).iter().any(Choice::is_usable_if_full) {
+        // The only node of a block queues the calls, as its author expects; of several the free ones are used first.
+        if number < tag.blocks.len()
+            && !has_one_node(block)
+            && choices(block).iter().any(Choice::is_usable_if_full)
+        {
             self.add(block.place, WarningKind::FullWorkersFirst { tag: tag.name.clone(), number });
         }
     }
+}
+
+fn has_one_node(block: &Block) -> bool {
+    matches!(entries(block), [Entry { target: Target::Worker(_), .. }])
 }
 
 fn entries(block: &Block) -> &[Entry] {

@@ -11,6 +11,10 @@ use super::workers::{WorkerIndex, WorkerSet};
 /// Number of names that a step lists. It only counts further ones.
 const MAX_NAMES: usize = 8;
 
+/// For a call without a key in a block with `sticky`.
+const STICKY: &str = "  the block is `sticky`: a call with a key (the topic of a trigger with `order_by`) goes to the usable \
+                      worker that a hash of the key selects; this call has no key";
+
 /// Why a call runs where it does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
@@ -28,7 +32,7 @@ pub fn explain(
     now_ms: u64,
     random: u64,
 ) -> Explanation {
-    let mut words = Words { policy, now_ms, steps: Vec::new() };
+    let mut words = Words { policy, request, now_ms, is_sticky: false, steps: Vec::new() };
     let found = decide(policy, request, view, now_ms, random, &mut words);
     let decision = match found {
         Some(index) => located(policy, index),
@@ -47,7 +51,10 @@ fn refused(refusal: &Refusal) -> String {
 
 struct Words<'a> {
     policy: &'a Compiled,
+    request: &'a Request<'a>,
     now_ms: u64,
+    /// True if the current block is `sticky`.
+    is_sticky: bool,
     steps: Vec<String>,
 }
 
@@ -66,8 +73,11 @@ impl Words<'_> {
         names.join(", ")
     }
 
-    fn reason(&self, reason: Skip) -> String {
+    fn reason(&self, worker: WorkerIndex, reason: Skip) -> String {
         match reason {
+            Skip::NoCode if self.request.function.alone.contains(worker) => {
+                "runs a revision of its own (`deploy --this-node`)".into()
+            }
             Skip::NoCode => "does not have the function's code".into(),
             Skip::HasRefused => "has refused this call".into(),
             Skip::Away => "is away".into(),
@@ -113,6 +123,7 @@ impl Observer for Words<'_> {
             }
             Note::Tag(tag) => format!("tag `{}` (line {})", tag.name, tag.place.line),
             Note::Block { tag, number, block } => {
+                self.is_sticky = block.is_sticky;
                 let (tag, line) = (&tag.name, block.place.line);
                 format!("block {number} of tag `{tag}` (line {line})")
             }
@@ -127,7 +138,7 @@ impl Observer for Words<'_> {
                 format!("  controller `{name}` {state}: {effect} (`topology_tolerance: {word}`)")
             }
             Note::Skipped { worker, reason } => {
-                format!("  {} is skipped: it {}", self.name(worker), self.reason(reason))
+                format!("  {} is skipped: it {}", self.name(worker), self.reason(worker, reason))
             }
             Note::Usable(workers) => format!("  usable: {}", self.names(workers)),
             Note::OnlyFull(workers) => {
@@ -151,6 +162,11 @@ impl Observer for Words<'_> {
             Note::FollowedBy(Followup::Fail) => "no block is left, and `followup` is `fail`".into(),
             Note::FollowedBy(Followup::Default) => "no block is left, and `followup` is `default`".into(),
         };
+        if let Note::Chosen { by: By::Strategy(_) | By::Overflow, .. } = note
+            && self.is_sticky
+        {
+            self.steps.push(STICKY.into());
+        }
         self.steps.push(step);
     }
 }

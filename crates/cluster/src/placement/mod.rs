@@ -25,7 +25,7 @@ mod view;
 mod workers;
 pub mod zone;
 
-pub use check::{Known, Warning, WarningKind, check, report_warnings};
+pub use check::{Known, KnownFunction, Warning, WarningKind, check, report_messages, report_warnings};
 pub use compiled::Compiled;
 pub use decision::{Decision, place};
 pub use explain::{Explanation, explain};

@@ -22,6 +22,8 @@ pub struct FunctionFacts {
     pub tag: Option<String>,
     /// Workers with its code.
     pub code: WorkerSet,
+    /// Workers with a revision of its app that was deployed to them alone (`--this-node`); explanations name them.
+    pub alone: WorkerSet,
     /// Workers that hold the objects that it may use.
     pub data: WorkerSet,
     /// Number of its invocations that run on this node; kept by its owner.
@@ -93,6 +95,7 @@ impl Table {
         let functions = facts.into_iter().map(|facts| {
             let placement = compiled
                 .function(&facts.name, facts.tag.as_deref(), facts.code)
+                .with_alone(facts.alone)
                 .with_data(compiled.workers(), facts.data);
             let affinity = compiled.affinity_functions().iter().position(|name| **name == *facts.name);
             let counts = affinity.map(|affinity| {

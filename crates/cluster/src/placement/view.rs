@@ -153,6 +153,8 @@ pub struct FunctionPlacement {
     pub(crate) hash: u64,
     /// Workers with the function's code.
     pub(crate) code: WorkerSet,
+    /// Workers with a revision of its app that was deployed to them alone; for explanations.
+    pub(crate) alone: WorkerSet,
     /// Workers that hold the objects that the function may use.
     pub(crate) data: WorkerSet,
     /// Workers in the zones of those.
@@ -165,6 +167,12 @@ impl FunctionPlacement {
     /// True if a policy applies. Otherwise [`place`](super::place) answers "here" where this node has the code.
     pub fn has_policy(&self) -> bool {
         self.tag.is_some()
+    }
+
+    /// Sets the workers that have a revision of the app of their own, for explanations.
+    #[must_use]
+    pub fn with_alone(self, alone: WorkerSet) -> Self {
+        Self { alone, ..self }
     }
 
     /// Sets the workers that hold the objects that the function may use.

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use edgefaas_cluster::placement::{
-    Compiled, Decision, Health, Known, Load, Policy, Request, View, Worker, WorkerSet, Workers, check,
-    explain, place,
+    Compiled, Decision, Health, Known, KnownFunction, Load, Policy, Request, View, Worker, WorkerSet,
+    Workers, check, explain, place,
 };
 
 const MIB: u64 = 1024 * 1024;
@@ -28,7 +28,7 @@ pub fn policy(text: &str, seed: u64) -> bool {
         }
     };
     let workers = Arc::new(cluster());
-    let functions = ["divide".to_owned()];
+    let functions = [KnownFunction { name: "divide".to_owned(), tag: Some("near".to_owned()) }];
     for warning in check(&policy, &Known { workers: Some(&workers), functions: Some(&functions) }) {
         assert!(!warning.to_string().is_empty());
     }

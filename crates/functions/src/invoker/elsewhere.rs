@@ -34,6 +34,15 @@ impl Invoker {
         self.elsewhere.get()?.placer.this_node()
     }
 
+    /// The name of the node that has run an invocation: `node` of its outcome, else this one. `None` if no node could run it,
+    /// and in no cluster.
+    pub fn ran_on(&self, node: Option<Arc<str>>, error: Option<&InvocationError>) -> Option<Arc<str>> {
+        match error {
+            Some(InvocationError::NoNode { .. }) => None,
+            _ => node.or_else(|| self.this_node().map(|this| this.name.clone())),
+        }
+    }
+
     /// The place of an invocation that has just arrived: a permit or a slot in the queue, or another node.
     pub(super) fn place(
         &self,

@@ -15,6 +15,7 @@ use super::cluster_apps::{self, ClusterApp, Deployment};
 use super::deploy_checks::{check_assets, check_calls, check_sources, check_workflow_files};
 use super::deploy_error::DeployError;
 use super::dry_run::{self, DryRunError};
+use super::matching_nodes::{MatchingNodes, check_nodes};
 use super::{LiveApp, LiveFunction, LiveWorkflow, Registry, Routes, definition, near};
 
 /// Maximum number of earlier revisions that an app keeps for a rollback.
@@ -56,10 +57,15 @@ pub struct ClusterScope {
     pub node: String,
     /// Whether it runs an app with this name and selection of nodes.
     pub selects: Selects,
+    /// The members that match a selection of nodes.
+    pub matches: MatchNodes,
 }
 
 /// Whether a node runs an app with this name and selection of nodes.
 pub type Selects = Arc<dyn Fn(&str, &NodeSelection) -> bool + Send + Sync>;
+
+/// The members that match a selection of nodes.
+pub type MatchNodes = Arc<dyn Fn(&NodeSelection) -> MatchingNodes + Send + Sync>;
 
 impl fmt::Debug for ClusterScope {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -201,6 +207,9 @@ impl Registry {
         warnings.extend(
             live_workflows.iter().filter_map(|workflow| Some(workflow.warnings.as_ref()?.to_string())),
         );
+        if let Aim::Cluster(scope) = &aim {
+            warnings.extend(check_nodes(&manifest.app, &manifest.nodes, (scope.matches)(&manifest.nodes))?);
+        }
         // A lowered limit is not a mistake of the app, so that it is not an error in a strict deploy.
         warnings.extend(lowered);
         let digest = revision.digest();
@@ -549,6 +558,10 @@ fn pick_revision(app: &LiveApp, prefix: &str) -> Result<String, DeployError> {
     if prefix.is_empty() {
         let before = app.previous.first().cloned();
         return before.ok_or_else(|| DeployError::NoEarlierRevision { app: app.name.to_string() });
+    }
+    if app.revision.starts_with(prefix) && !app.previous.iter().any(|digest| digest.starts_with(prefix)) {
+        let (app, revision) = (app.name.to_string(), app.revision.clone());
+        return Err(DeployError::AlreadyLive { app, revision });
     }
     let mut matching = app.previous.iter().filter(|digest| digest.starts_with(prefix));
     match (matching.next(), matching.next()) {

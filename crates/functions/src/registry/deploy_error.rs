@@ -1,11 +1,14 @@
 //! Errors of deploys, removals and rollbacks.
 
+use std::fmt;
+
 use edgefaas_isolates::PrepareError;
 use edgefaas_manifest::ManifestError;
 use edgefaas_state::store::{CommitError, StoreError};
 
 use super::definition::WorkflowError;
 use super::dry_run::DryRunError;
+use super::matching_nodes::AbsentWord;
 use super::routes::RouteConflict;
 
 /// Errors of a deploy, removal or rollback. Nothing was changed.
@@ -108,6 +111,14 @@ pub enum DeployError {
         /// The app.
         app: String,
     },
+    /// The revision of a rollback is live.
+    #[error("revision {} of app `{app}` is live already", revision.get(..12).unwrap_or(revision))]
+    AlreadyLive {
+        /// The app.
+        app: String,
+        /// The digest of the revision.
+        revision: String,
+    },
     /// No earlier revision, or more than one, has a digest that starts like this.
     #[error("app `{app}` has no revision `{revision}`, or more than one starts like this; it has {kept}")]
     UnknownRevision {
@@ -117,6 +128,17 @@ pub enum DeployError {
         revision: String,
         /// The earlier revisions.
         kept: String,
+    },
+    /// No member of the cluster has the labels and is in the zones that the manifest names.
+    #[error(
+        "no member of the cluster matches [nodes] of app `{app}`, so that no node would run it{}",
+        Absent(absent)
+    )]
+    NoMatchingNode {
+        /// The app.
+        app: String,
+        /// The labels and zones that no member has; empty if no member has all of them.
+        absent: Vec<AbsentWord>,
     },
     /// The app was deployed to the cluster, and the command is for one node.
     #[error(
@@ -163,4 +185,18 @@ pub enum DeployError {
     /// The store could not be read.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+struct Absent<'a>(&'a [AbsentWord]);
+
+impl fmt::Display for Absent<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, word) in self.0.iter().enumerate() {
+            write!(out, "{}{word}", if number == 0 { ": " } else { "; " })?;
+        }
+        match self.0 {
+            [] => write!(out, ": no member has all of its labels and is in one of its zones"),
+            _ => Ok(()),
+        }
+    }
 }

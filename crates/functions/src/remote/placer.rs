@@ -84,8 +84,10 @@ pub struct NodeFailure {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoNode {
     /// The placement policies allow no node.
-    #[error("{refusal}; `edgefaas policy explain FUNCTION` shows the decision")]
+    #[error("{refusal}; `edgefaas policy explain {function}` shows the decision")]
     Policy {
+        /// The function.
+        function: Arc<str>,
         /// The reasons, as numbers of nodes.
         refusal: Refusal,
     },

@@ -49,6 +49,7 @@ fn member(view: &MemberView, now: Instant) -> Member {
         name: view.name.clone(),
         zone: view.facts.zone.as_ref().map(|zone| zone.name.clone()).unwrap_or_default(),
         labels: view.facts.labels.clone(),
+        has_reported: view.has_reported(),
         presence,
         apps: view.facts.apps.iter().map(|app| (app.app.clone(), app.clone())).collect(),
         policy: view.facts.policy.clone(),

@@ -7,10 +7,10 @@ use arc_swap::ArcSwap;
 use edgefaas_cluster::calls::Calls;
 use edgefaas_cluster::placement::shares::{EntryNodes, Relation, Zoned, share_bytes};
 use edgefaas_cluster::placement::{
-    Call, DEFAULT_TAG, Decision, Explanation, FunctionFacts, Health, Known, Load, Loads, PlacedCall,
-    Policy, Table, Warning, Worker, WorkerIndex, WorkerSet, Workers, check,
+    Call, DEFAULT_TAG, Decision, Explanation, FunctionFacts, Health, Known, KnownFunction, Load, Loads,
+    PlacedCall, Policy, Table, Warning, Worker, WorkerIndex, WorkerSet, Workers, check,
 };
-use edgefaas_cluster::status::{AppFact, Readiness, Runs, function_digest};
+use edgefaas_cluster::status::{Readiness, Runs, function_digest};
 use edgefaas_functions::invocation::Invocation;
 use edgefaas_functions::registry::{Code, LiveFunction, Registry, Routes};
 use edgefaas_functions::remote::{NoNode, NodeFailure, Placement, Placer, RemoteNode, Share, ThisNode};
@@ -96,7 +96,16 @@ impl PolicyPlacer {
             let loads = loads(entry, &cluster, &table);
             (cluster, table.with_loads(loads).explain(&call, 0, random))
         };
-        let Explanation { decision, steps } = explanation;
+        let Explanation { decision, steps: decided } = explanation;
+        let mut steps: Vec<String> = self.unknown_tag(function).into_iter().collect();
+        if let Some(member) = cluster.member(entry).filter(|_| entry != me) {
+            steps.push(format!(
+                "decided with what node `{}` knows: not the calls in flight, refusals and round trips of `{}`, which decides for \
+                 its own calls; use `--node` to ask it",
+                cluster.me.name, member.name
+            ));
+        }
+        steps.extend(decided);
         let name = |node_id: u64| {
             cluster.member(node_id).map_or_else(|| "this node".to_owned(), |member| member.name.clone())
         };
@@ -108,12 +117,34 @@ impl PolicyPlacer {
         (node, steps)
     }
 
+    /// What holds for a function whose tag the current policy does not have; `None` if it has the tag, or there is no policy.
+    pub fn unknown_tag(&self, function: &LiveFunction) -> Option<String> {
+        let policy = self.policy();
+        let tag = function.spec.placement.as_deref().filter(|tag| policy.tag(tag).is_none())?;
+        if policy.tags.is_empty() {
+            return None;
+        }
+        let near = policy.nearest_tag(tag).filter(|near| *near != DEFAULT_TAG);
+        let near = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
+        let instead = match policy.tag(DEFAULT_TAG) {
+            Some(_) => "the tag `default` applies",
+            None => "it has no tag `default`, so that its calls run as without a policy",
+        };
+        Some(format!(
+            "the tag `{tag}` of function `{}` is not in the policy{near}; {instead}",
+            function.name
+        ))
+    }
+
     /// Warnings about a policy against the members and functions that this node knows.
     pub fn check(&self, policy: &Policy) -> Vec<Warning> {
         let cluster = self.cluster.view();
         let workers = Workers::new(worker(&cluster.me), cluster.others.iter().map(worker));
-        let functions: Vec<String> =
-            self.registry.routes().functions().map(|function| function.name.to_string()).collect();
+        let known = |function: &Arc<LiveFunction>| KnownFunction {
+            name: function.name.to_string(),
+            tag: function.spec.placement.clone(),
+        };
+        let functions: Vec<KnownFunction> = self.registry.routes().functions().map(known).collect();
         check(policy, &Known { workers: Some(&workers), functions: Some(&functions) })
     }
 
@@ -216,7 +247,9 @@ impl Placer for PolicyPlacer {
                 Some(node) => Placement::On(node.clone()),
                 None => Placement::Here,
             },
-            Decision::Refused(refusal) => Placement::Refused(NoNode::Policy { refusal }),
+            Decision::Refused(refusal) => {
+                Placement::Refused(NoNode::Policy { function: function.name.clone(), refusal })
+            }
         }
     }
 
@@ -299,10 +332,11 @@ fn table(
     let me = cluster.me.node_id;
     let apps = places_of_apps(cluster, &workers);
     let facts = routes.functions().map(|function| {
-        let Places { mut code, mut data } = apps.get(&*function.app).copied().unwrap_or_default();
+        let Places { mut code, mut data, alone } = apps.get(&*function.app).copied().unwrap_or_default();
         // What runs here is known better than reported. An app that is deployed to this node alone has its objects here.
         if let Some(here) = workers.index_of(me) {
-            let runs_here = function.code == Code::Here;
+            // What was deployed to it alone, it runs for its own calls.
+            let runs_here = function.code == Code::Here && (entry == me || !alone.contains(here));
             let lacks =
                 cluster.me.facts.apps.iter().any(|app| *app.app == *function.app && app.lacks_objects);
             put(&mut code, here, runs_here);
@@ -312,6 +346,7 @@ fn table(
             name: function.name.clone(),
             tag: function.spec.placement.clone(),
             code,
+            alone,
             data,
             // Those of another entry node are not known.
             running: if entry == me { function.admission.running().clone() } else { Arc::default() },
@@ -358,7 +393,9 @@ fn loads(entry: u64, cluster: &ClusterView, table: &Table) -> Loads {
 struct Places {
     /// Workers with the code of its functions.
     code: WorkerSet,
-    /// Those of them that are connected, and where all objects of its functions have arrived.
+    /// Workers with a revision of it of their own.
+    alone: WorkerSet,
+    /// Those with the code that are connected, and where all objects of its functions have arrived.
     data: WorkerSet,
 }
 
@@ -370,11 +407,16 @@ fn places_of_apps<'a>(cluster: &'a ClusterView, workers: &Workers) -> HashMap<&'
     let mut apps: HashMap<&str, Places> = HashMap::new();
     for member in cluster.all() {
         let Some(&worker) = index.get(&member.node_id) else { continue };
-        let runs_here = |app: &&AppFact| app.live.is_some_and(|live| live.runs == Runs::Here);
-        for app in member.facts.apps.iter().filter(runs_here) {
-            let places = apps.entry(&app.app).or_default();
-            places.code.insert(worker);
-            put(&mut places.data, worker, member.is_connected() && !app.lacks_objects);
+        for app in &member.facts.apps {
+            match app.live.map(|live| live.runs) {
+                Some(Runs::Here) => {
+                    let places = apps.entry(&app.app).or_default();
+                    places.code.insert(worker);
+                    put(&mut places.data, worker, member.is_connected() && !app.lacks_objects);
+                }
+                Some(Runs::HereAlone) => apps.entry(&app.app).or_default().alone.insert(worker),
+                Some(Runs::Elsewhere) | None => {}
+            }
         }
     }
     apps

@@ -77,6 +77,11 @@ impl MemberView {
         Some(placed.permille())
     }
 
+    /// True if its facts are known.
+    pub fn has_reported(&self) -> bool {
+        *self.facts != Facts::default()
+    }
+
     /// True if the node is connected.
     pub fn is_connected(&self) -> bool {
         self.presence == Presence::Connected

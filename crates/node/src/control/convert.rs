@@ -122,9 +122,9 @@ fn function(live: &LiveFunction, pending: u64) -> proto::Function {
     }
 }
 
-/// Outcome of an invocation. `this_node` is the name of this node, if it has run it.
-pub fn outcome(outcome: Outcome, this_node: Option<&str>) -> proto::InvokeResponse {
-    let Outcome { id, result, timing, node } = outcome;
+/// Outcome of an invocation. `node` is the name of the node that has run it.
+pub fn outcome(outcome: Outcome, node: Option<&str>) -> proto::InvokeResponse {
+    let Outcome { id, result, timing, .. } = outcome;
     let result = match result {
         Ok(answer) => proto::invoke_response::Outcome::Reply(reply(answer)),
         Err(error) => {
@@ -139,7 +139,7 @@ pub fn outcome(outcome: Outcome, this_node: Option<&str>) -> proto::InvokeRespon
         invocation_id: id,
         outcome: Some(result),
         timing: Some(proto::Timing { queue_us: us(queue), start_us: us(start), exec_us: us(execution) }),
-        node: node.as_deref().or(this_node).unwrap_or_default().to_owned(),
+        node: node.unwrap_or_default().to_owned(),
     }
 }
 

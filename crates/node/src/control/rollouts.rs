@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use edgefaas_api::control as proto;
 use edgefaas_api::control::node_app::State;
-use edgefaas_cluster::placement::{Policy, report_warnings};
+use edgefaas_cluster::placement::{Policy, Warning};
 use edgefaas_functions::registry::{ClusterApp, Reach, Registry, Scope, cluster_app, cluster_apps};
 use edgefaas_functions::secrets::{SecretError, SecretName, Secrets};
 use edgefaas_rollout::report::{NodeReport, NodeState, Own, is_settled, report};
 use edgefaas_rollout::shared_policy::{
-    self, NodePolicy, PolicyState, PolicyText, policy_report, shared_policy,
+    self, NodePolicy, PolicyState, PolicyText, SharedPolicy, policy_report, shared_policy,
 };
 use edgefaas_rollout::{Rollout, shared_secrets};
 use edgefaas_state::store::{Batch, CommitError, Durability, Store, StoreError};
@@ -49,6 +49,9 @@ pub enum PolicyChangeError {
         /// All problems, with their places.
         report: String,
     },
+    /// There are none to remove.
+    #[error("the cluster has no placement policies")]
+    NoPolicy,
     /// The current ones cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -111,17 +114,52 @@ impl ClusterCommands {
         if !self.is_member() {
             return Err(PolicyChangeError::NoMember);
         }
-        let policy = Policy::of_cluster(&text)
+        let policy = Policy::parse(&text)
             .map_err(|error| PolicyChangeError::Invalid { report: error.report("policy", &text) })?;
-        let warnings = report_warnings(&self.placer.check(&policy), "policy", &text);
+        let warning = |warning: Warning| proto::PolicyWarning {
+            line: warning.place.line,
+            column: warning.place.column,
+            message: warning.kind.to_string(),
+        };
+        let warnings = self.placer.check(&policy).into_iter().map(warning).collect();
         let known = shared_policy(self.store.objects())?;
+        let nodes = self.put_policy(known.as_ref(), policy, text, now_unix_ms, wait).await?;
+        Ok(proto::SetPolicyResponse { warnings, nodes })
+    }
+
+    /// Removes the placement policies of all nodes. The answer waits as that of [`set_policy`](Self::set_policy).
+    pub async fn remove_policy(
+        &self,
+        now_unix_ms: u64,
+        wait: Duration,
+    ) -> Result<proto::RemovePolicyResponse, PolicyChangeError> {
+        if !self.is_member() {
+            return Err(PolicyChangeError::NoMember);
+        }
+        let known = shared_policy(self.store.objects())?;
+        let is_none = |known: &SharedPolicy| known.current.text.is_empty() && known.lost.is_empty();
+        if known.as_ref().is_none_or(is_none) {
+            return Err(PolicyChangeError::NoPolicy);
+        }
+        let none = (Policy::default(), String::new());
+        let nodes = self.put_policy(known.as_ref(), none.0, none.1, now_unix_ms, wait).await?;
+        Ok(proto::RemovePolicyResponse { nodes })
+    }
+
+    async fn put_policy(
+        &self,
+        known: Option<&SharedPolicy>,
+        policy: Policy,
+        text: String,
+        now_unix_ms: u64,
+        wait: Duration,
+    ) -> Result<Vec<proto::NodePolicy>, PolicyChangeError> {
         let mut batch = Batch::default();
         let node = self.rollout.members().me.name.clone();
-        shared_policy::put(&mut batch, known.as_ref(), text.clone(), node, now_unix_ms);
+        shared_policy::put(&mut batch, known, text.clone(), node, now_unix_ms);
         self.store.committer().commit(batch, Durability::Synced).await?;
         self.placer.set_policy(policy);
-        let nodes = self.policy_settled(&text, wait).await;
-        Ok(proto::SetPolicyResponse { warnings, nodes: policy_nodes(&nodes) })
+        Ok(policy_nodes(&self.policy_settled(&text, wait).await))
     }
 
     /// The state of a text of policies on all nodes, once no connected one lacks it, or `wait` is over.

@@ -119,6 +119,8 @@ impl Control for ControlService {
         let routes = self.parts.registry.routes();
         let mut warnings = warnings(&deployed.app, |name| routes.function(name).is_some());
         warnings.extend(deployed.warnings);
+        let placer = &self.parts.apps.placer;
+        warnings.extend(deployed.app.functions.iter().filter_map(|function| placer.unknown_tag(function)));
         drop(routes);
         if is_for_all && let Err(error) = self.parts.apps.share_secrets(&deployed.app.name).await {
             warnings.push(format!("the other nodes do not get the secrets of the app yet: {error}"));
@@ -154,9 +156,8 @@ impl Control for ControlService {
         let admitted = invoker.admit(invocation).map_err(|error| invoke_status(&error))?;
         let outcome = self.parts.workers.run(async move { invoker.run(admitted).await }).await;
         let outcome = outcome.ok_or_else(|| invoke_status(&InvocationError::Draining))?;
-        let this_node = self.parts.invoker.this_node();
-        let this_node = this_node.as_ref().map(|this| &*this.name);
-        Ok(Response::new(convert::outcome(outcome, this_node)))
+        let node = self.parts.invoker.ran_on(outcome.node.clone(), outcome.result.as_ref().err());
+        Ok(Response::new(convert::outcome(outcome, node.as_deref())))
     }
 
     async fn list(&self, request: Request<proto::ListRequest>) -> Answer<proto::ListResponse> {
@@ -344,16 +345,17 @@ impl Control for ControlService {
         let now_ms = self.parts.registry.clock().now_unix_ms();
         let proto::SetPolicyRequest { text, wait_ms } = request.into_inner();
         let set = self.parts.apps.set_policy(text, now_ms, Duration::from_millis(wait_ms.into())).await;
-        let set = set.map_err(|error| {
-            let text = error.to_string();
-            match error {
-                PolicyChangeError::NoMember => Status::failed_precondition(text),
-                PolicyChangeError::Invalid { .. } => Status::invalid_argument(text),
-                PolicyChangeError::Store(_) => Status::internal(text),
-                PolicyChangeError::Commit(_) => Status::resource_exhausted(text),
-            }
-        })?;
-        Ok(Response::new(set))
+        Ok(Response::new(set.map_err(policy_status)?))
+    }
+
+    async fn remove_policy(
+        &self,
+        request: Request<proto::RemovePolicyRequest>,
+    ) -> Answer<proto::RemovePolicyResponse> {
+        let now_ms = self.parts.registry.clock().now_unix_ms();
+        let wait = Duration::from_millis(request.into_inner().wait_ms.into());
+        let removed = self.parts.apps.remove_policy(now_ms, wait).await;
+        Ok(Response::new(removed.map_err(policy_status)?))
     }
 
     async fn get_policy(&self, _: Request<proto::GetPolicyRequest>) -> Answer<proto::Policy> {
@@ -367,10 +369,11 @@ impl Control for ControlService {
     ) -> Answer<proto::ExplainPlacementResponse> {
         let proto::ExplainPlacementRequest { function: name, entry } = request.into_inner();
         let routes = self.parts.registry.routes();
-        let Some(function) = routes.function(&name).cloned() else {
+        let function = routes.function(&name).cloned();
+        if function.is_none() && routes.workflow(&name).is_none() {
             let near = routes.near_functions(&name);
             return Err(invoke_status(&InvocationError::UnknownFunction { name, near }));
-        };
+        }
         drop(routes);
         let view = self.parts.cluster.view();
         let entry = match entry.as_str() {
@@ -381,7 +384,15 @@ impl Control for ControlService {
                 Some(member.ok_or_else(unknown)?.node_id)
             }
         };
+        let entry_name = entry.and_then(|entry| view.member(entry)).unwrap_or(&view.me).name.clone();
         drop(view);
+        let Some(function) = function else {
+            let steps = vec![
+                format!("`{name}` is a workflow: no policy places it; an instance stays on the node at which its event arrives"),
+                "each function that it calls is placed by the policies: `edgefaas policy explain FUNCTION --entry NODE`".into(),
+            ];
+            return Ok(Response::new(proto::ExplainPlacementResponse { node: entry_name, steps }));
+        };
         let (node, steps) = self.parts.apps.placer.explain(&function, entry);
         Ok(Response::new(proto::ExplainPlacementResponse { node, steps }))
     }
@@ -566,16 +577,29 @@ fn deploy_status(error: DeployError) -> Status {
         | DeployError::UnknownWorkflow { .. }
         | DeployError::Calls { .. }
         | DeployError::OtherApp { .. }
+        | DeployError::NoMatchingNode { .. }
         | DeployError::TooMuchMemory { .. }
         | DeployError::Prepare { .. } => Status::invalid_argument(text),
         DeployError::NameTaken { .. } | DeployError::Route(_) => Status::already_exists(text),
         DeployError::UnknownApp { .. } | DeployError::UnknownRevision { .. } => Status::not_found(text),
         DeployError::NoEarlierRevision { .. }
+        | DeployError::AlreadyLive { .. }
         | DeployError::DeployedToCluster { .. }
         | DeployError::NotOnThisNode { .. } => Status::failed_precondition(text),
         DeployError::Commit { .. } => Status::resource_exhausted(text),
         DeployError::Superseded { .. } => Status::aborted(text),
         DeployError::Store(_) => Status::internal(text),
+    }
+}
+
+fn policy_status(error: PolicyChangeError) -> Status {
+    let text = error.to_string();
+    match error {
+        PolicyChangeError::NoMember => Status::failed_precondition(text),
+        PolicyChangeError::Invalid { .. } => Status::invalid_argument(text),
+        PolicyChangeError::NoPolicy => Status::not_found(text),
+        PolicyChangeError::Store(_) => Status::internal(text),
+        PolicyChangeError::Commit(_) => Status::resource_exhausted(text),
     }
 }
 

@@ -228,9 +228,10 @@ async fn handle(
         Err(InvocationError::Run { .. }) => function.reply_size.learn(0),
         Err(_) => {}
     }
+    let node = gateway.invoker.ran_on(node, result.as_ref().err());
     let result = result.map_err(|error| Problem::of(&error, Some(&id)));
     let mut reply = result_reply(reservation, &id, result, timing, authorised.audience);
-    if let Some(node) = node.or_else(|| gateway.invoker.this_node().map(|this| this.name.clone())) {
+    if let Some(node) = node {
         set_node(&mut reply, &node);
     }
     reply

@@ -16,6 +16,12 @@ pub struct Place {
     pub column: u32,
 }
 
+impl fmt::Display for Place {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "line {}, column {}", self.line, self.column)
+    }
+}
+
 /// The text is not a valid policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", Summary(.problems))]
@@ -34,7 +40,7 @@ impl PolicyError {
 
 /// One problem.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("line {}, column {}: {fault}", place.line, place.column)]
+#[error("{place}: {fault}")]
 pub struct Problem {
     /// The place in the text.
     pub place: Place,
@@ -61,7 +67,9 @@ pub enum Fault {
     #[error("an asterisk needs quotes: write \"*\"")]
     UnquotedStar,
     /// The text has no document.
-    #[error("the policy is empty; write a tag and its blocks, or remove the policy")]
+    #[error(
+        "the policy is empty; write a tag and its blocks, or remove the policies of the cluster with `edgefaas policy rm`"
+    )]
     Empty,
     /// The text has more than one document.
     #[error("a second document starts here; a policy is one document")]
@@ -251,7 +259,8 @@ impl fmt::Display for Names<'_> {
     }
 }
 
-/// Messages with the lines of the text that they are about, each line with a mark under the column.
+/// Messages with the lines of the text that they are about, each line with a mark under the column. A message without a
+/// place is about the whole text.
 pub(crate) fn report(
     file: &str,
     text: &str,
@@ -262,6 +271,10 @@ pub(crate) fn report(
     let mut report = String::new();
     for (place, message) in messages.take(SHOWN) {
         let Place { line, column } = place;
+        if place == Place::default() {
+            report += &format!("{file}: {message}\n");
+            continue;
+        }
         report += &format!("{file}:{line}:{column}: {message}\n");
         let source = lines.get(line.saturating_sub(1) as usize).copied().unwrap_or_default();
         if !source.trim().is_empty() {

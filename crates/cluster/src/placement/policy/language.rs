@@ -1,6 +1,6 @@
 //! A checked policy: tags, their blocks, and the workers of a block.
 
-use super::fault::Place;
+use super::fault::{Place, nearest};
 
 /// The tag whose blocks apply to functions without a tag and with an unknown one.
 pub const DEFAULT_TAG: &str = "default";
@@ -18,6 +18,11 @@ impl Policy {
     /// The tag of this name.
     pub fn tag(&self, name: &str) -> Option<&Tag> {
         self.tags.iter().find(|tag| tag.name == name)
+    }
+
+    /// The name of the tag that is nearest to this one, if it is near enough for a typing error.
+    pub fn nearest_tag(&self, name: &str) -> Option<&str> {
+        nearest(name, self.tags.iter().map(|tag| tag.name.as_str()))
     }
 }
 

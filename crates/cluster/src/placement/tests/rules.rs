@@ -311,6 +311,14 @@ fn an_explanation_tells_why() {
 }
 
 #[test]
+fn an_explanation_of_a_sticky_block_names_the_calls_with_a_key() {
+    let steps = on("t: [{workers: [s1], strategy: random, sticky: true}]").explain(7).steps;
+    let at = steps.iter().position(|step| step.contains("the block is `sticky`")).expect("a step");
+    assert!(steps[at].contains("this call has no key"), "{steps:?}");
+    assert_eq!(steps[at + 1], "  s1 is chosen by strategy `random`");
+}
+
+#[test]
 fn a_refusal_counts_its_reasons() {
     let world = on("t: [{workers: [s1, s2, n2], strategy: best-first}, followup: fail]");
     let world = change(change(world, "s1", fill), "s2", fill);

@@ -78,6 +78,7 @@ fn table(
     let facts = |name: &str| FunctionFacts {
         name: name.into(),
         tag: Some("t".into()),
+        alone: WorkerSet::default(),
         code: workers.select(|_| true),
         data,
         running: running.clone(),

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::against_reference::world;
-use crate::placement::{Known, Policy, Worker, Workers, check};
+use crate::placement::{Known, KnownFunction, Policy, Worker, Workers, check};
 
 fn warnings(text: &str) -> Vec<(u32, String)> {
     let worker = |node_id, name: &str, zone: &str, labels: &[&str]| Worker {
@@ -14,7 +14,8 @@ fn warnings(text: &str) -> Vec<(u32, String)> {
     };
     let local = worker(1, "pi-1", "north", &["camera"]);
     let workers = Workers::new(local, [worker(2, "pi-2", "south", &["gpu"])]);
-    let functions = ["divide".to_owned()];
+    let function = |name: &str, tag: &str| KnownFunction { name: name.into(), tag: Some(tag.into()) };
+    let functions = [function("divide", "t"), KnownFunction { name: "plain".into(), tag: None }];
     let known = Known { workers: Some(&workers), functions: Some(&functions) };
     let policy = Policy::parse(text).unwrap_or_else(|error| panic!("{error}"));
     check(&policy, &known)
@@ -42,6 +43,20 @@ fn unknown_names_are_named_with_the_nearest() {
         3,
         "function `divid`; did you mean `divide`?",
     );
+}
+
+#[test]
+fn a_misspelt_tag_is_named_on_both_sides() {
+    let found = warnings("tt: [workers: \"*\"]\n");
+    assert_eq!(found.len(), 2, "{found:?}");
+    let missing = "the policy has no tag `t` and no tag `default`: calls of `divide` run as without a policy; did you mean `tt`?";
+    assert_eq!(found[0], (0, missing.to_owned()));
+    assert_eq!(
+        found[1],
+        (1, "no deployed function has `placement = \"tt\"`; did you mean `t`?".to_owned())
+    );
+    only("tt: [workers: \"*\"]\ndefault: [workers: \"*\"]\n", 1, "no deployed function");
+    assert_eq!(warnings("default: [workers: \"*\"]\n"), []);
 }
 
 #[test]
@@ -104,7 +119,9 @@ fn an_entry_with_the_workers_of_an_earlier_one_has_no_effect() {
 
 #[test]
 fn full_workers_before_the_next_block_are_a_surprise() {
-    only("t:\n - workers: [pi-1]\n - workers: [pi-2]\n", 2, "write `invalidate: overload`");
+    only("t:\n - workers: [pi-1, pi-2]\n - workers: \"*\"\n", 2, "write `invalidate: overload`");
+    only("t:\n - workers: [{set: north}]\n - workers: [pi-2]\n", 2, "write `invalidate: overload`");
+    assert_eq!(warnings("t:\n - workers: [pi-1]\n - workers: \"*\"\n"), []);
     assert_eq!(warnings("t:\n - {workers: [pi-1], invalidate: overload}\n - workers: [pi-2]\n"), []);
 }
 
