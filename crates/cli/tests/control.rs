@@ -111,6 +111,7 @@ fn cluster(name: &str) -> proto::Cluster {
         members: vec![member("hall", Some(peer)), member("cellar", None)],
         recovering: 0,
         copy: None,
+        revoked: None,
         status: None,
     }
 }

@@ -347,9 +347,11 @@ impl Control for ControlService {
         let set = set.map_err(|error| {
             let text = error.to_string();
             match error {
-                PolicyChangeError::NoMember => Status::failed_precondition(text),
+                PolicyChangeError::NoMember | PolicyChangeError::Revoked { .. } => {
+                    Status::failed_precondition(text)
+                }
                 PolicyChangeError::Invalid { .. } => Status::invalid_argument(text),
-                PolicyChangeError::Store(_) => Status::internal(text),
+                PolicyChangeError::Store(_) | PolicyChangeError::Files(_) => Status::internal(text),
                 PolicyChangeError::Commit(_) => Status::resource_exhausted(text),
             }
         })?;

@@ -324,6 +324,7 @@ impl Node {
             secrets: secrets.clone(),
             store: store.clone(),
             placer: placer.clone(),
+            cluster: cluster.clone(),
         };
         let control = Arc::new(ControlParts {
             apps,
