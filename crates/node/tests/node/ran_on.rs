@@ -45,6 +45,20 @@ async fn west_and_east() -> [TestNode; 2] {
 }
 
 #[tokio::test]
+async fn another_node_says_who_has_the_outcome_of_a_request() {
+    let [mut west, east] = west_and_east().await;
+    west.deploy_one("here", "", WHERE).await;
+    let request = Request::post("/fn/here").header("prefer", "respond-async");
+    let accepted = west.send(request.body(Full::default()).unwrap()).await;
+    let location = accepted.headers()["location"].to_str().unwrap();
+    let elsewhere = east.get(location).await;
+    assert!([404, 410].contains(&elsewhere.status().as_u16()), "{elsewhere:?}");
+    assert!(crate::support::text(&elsewhere).contains("ask the node that accepted"), "{elsewhere:?}");
+    let alone = TestNode::start().await.get(location).await;
+    assert!(!crate::support::text(&alone).contains("the node that accepted"), "{alone:?}");
+}
+
+#[tokio::test]
 async fn a_function_on_another_node_sees_no_token_of_either_node() {
     let [mut west, east] = west_and_east().await;
     let source = "export default (event) => event.headers?.get('authorization') ?? 'none'";
