@@ -111,7 +111,8 @@ async fn show(global: &Global) -> anyhow::Result<()> {
             eprintln!("the cluster has no placement policies; `edgefaas policy set FILE` sets some");
             Ok(())
         }
-        Format::Table => output::text(&policy.text),
+        Format::Table if policy.text.ends_with('\n') => output::text(&policy.text),
+        Format::Table => output::text(&format!("{}\n", policy.text)),
     }
 }
 

@@ -562,6 +562,7 @@ fn deploy_status(error: DeployError) -> Status {
         | DeployError::MissingSource { .. }
         | DeployError::UnknownSource { .. }
         | DeployError::UnknownAsset { .. }
+        | DeployError::TooManyAssets { .. }
         | DeployError::WrongKind { .. }
         | DeployError::Workflow(_)
         | DeployError::DryRun(_)
