@@ -111,6 +111,7 @@ fn cluster(name: &str) -> proto::Cluster {
         members: vec![member("hall", Some(peer)), member("cellar", None)],
         recovering: 0,
         copy: None,
+        revoked: None,
         status: None,
     }
 }
@@ -501,6 +502,36 @@ async fn a_program_that_speaks_no_http_gets_no_token() {
     assert_eq!(code, 4, "{stderr}");
     assert!(stderr.contains("gave no proof") && stderr.contains("was not sent"), "{stderr}");
     server.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_that_is_closed_before_the_proof_is_not_a_wrong_node() {
+    let fixture = Fixture::start().await;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = listener.local_addr().unwrap().to_string();
+    let accepted = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let (count, node) = (accepted.clone(), fixture.address);
+    // Closes some connections, as a node with many silent ones does.
+    let server = async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            if count.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < 5 {
+                continue;
+            }
+            let mut node = tokio::net::TcpStream::connect(node).await.unwrap();
+            let _ = tokio::io::copy_bidirectional(&mut stream, &mut node).await;
+        }
+    };
+    let server = tokio::spawn(server);
+    let (code, _, stderr) = fixture.run(&["list", "--node", &url]).await;
+    assert_eq!(code, 3, "{stderr}");
+    assert!(stderr.contains("closed the connection") && stderr.contains("was not sent"), "{stderr}");
+    assert_eq!(accepted.load(std::sync::atomic::Ordering::Relaxed), 5);
+    // The proof of a node behind another port is not valid; but the program was asked.
+    let (code, _, stderr) = fixture.run(&["list", "--node", &url]).await;
+    assert_eq!(code, 4, "{stderr}");
+    assert!(stderr.contains("is not the node of the token"), "{stderr}");
+    server.abort();
 }
 
 /// `dev.json` as `edgefaas dev` writes it, below the fixture's folder.

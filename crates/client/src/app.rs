@@ -7,7 +7,7 @@ use anyhow::Context;
 use bytesize::ByteSize;
 use edgefaas_api::control as proto;
 use edgefaas_isolates::{AppFileError, AppFolder, Machine, js};
-use edgefaas_manifest::{Function, Manifest, Permission, SourceKind};
+use edgefaas_manifest::{Function, MAX_ASSETS, Manifest, Permission, SourceKind};
 use edgefaas_platform::this_program;
 use prost::Message;
 
@@ -137,7 +137,15 @@ impl App {
     fn assets(&self) -> anyhow::Result<Vec<proto::Asset>> {
         let (folder, mut left_bytes) = (self.files()?, MESSAGE_BYTES as u64);
         let mut assets = Vec::new();
-        for (name, path) in self.named_files("assets", &self.manifest.assets)? {
+        let named = self.named_files("assets", &self.manifest.assets)?;
+        if named.len() > MAX_ASSETS {
+            let (count, app) = (named.len(), &self.manifest.app);
+            let message = format!(
+                "the app `{app}` has {count} assets; the limit is {MAX_ASSETS}: put several of them into one file"
+            );
+            return Err(Failure::new(Exit::Invalid, message));
+        }
+        for (name, path) in named {
             let content = folder.read(&path, left_bytes).map_err(|error| match error {
                 AppFileError::TooLarge { path, .. } => {
                     let max = ByteSize::b(MESSAGE_BYTES as u64);

@@ -64,8 +64,8 @@ pub fn warn_lost(app: &proto::App) {
         };
         let (name, node, since) = (&app.name, &lost.node, output::since(lost.deployed_unix_ms as u64));
         eprintln!(
-            "warning: app `{name}` was deployed on two sides of a network partition: {what}, deployed on `{node}` {since}, lost; \
-             deploy the right one again"
+            "warning: app `{name}` was changed twice at the same time, or on two sides of a network partition: {what}, decided on \
+             `{node}` {since}, lost; deploy the right one again"
         );
     }
 }

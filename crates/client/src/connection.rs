@@ -23,7 +23,7 @@ use crate::exit::{Exit, Failure};
 use crate::known_nodes::KnownNodes;
 use crate::output;
 use crate::pinned_tls::PinnedConnector;
-use crate::proof::{self, FoundIn, OnceConnector};
+use crate::proof::{self, FoundIn, OnceConnector, Unproven};
 
 /// The largest message in either direction.
 pub const MESSAGE_BYTES: usize = 64 << 20;
@@ -33,6 +33,9 @@ const DEFAULT_URL: &str = "http://127.0.0.1:7070";
 const DEFAULT_PORT: u16 = 7070;
 /// Time limit for an answer of a node.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Number of connections on which a command asks for a proof, if the node closes the previous ones.
+const PROOF_ATTEMPTS: u32 = 5;
 
 /// A connected client that sends the token with every call.
 pub type Client = ControlClient<InterceptedService<Channel, Bearer>>;
@@ -245,13 +248,18 @@ async fn open(url: &NodeUrl, token: &Token, pin: Option<Fingerprint>) -> anyhow:
             _ => unreachable(url, &error),
         })?
     } else if let Token::Found(token, found_in) = token {
-        let connector = OnceConnector::new(url);
-        let connected = endpoint.connect_with_connector(connector.clone()).await;
-        let mut channel = connected.map_err(|error| unreachable(url, &error))?;
-        proof::ask(&mut channel, &connector, url, token, found_in)
-            .await
-            .map_err(|error| Failure::new(Exit::Refused, error.to_string()))?;
-        channel
+        let mut attempt = 1;
+        loop {
+            let connector = OnceConnector::new(url);
+            let connected = endpoint.connect_with_connector(connector.clone()).await;
+            let mut channel = connected.map_err(|error| unreachable(url, &error))?;
+            match proof::ask(&mut channel, &connector, url, token, found_in).await {
+                Ok(()) => break channel,
+                // Nothing was sent, and the node may have closed the connection in favour of a newer one.
+                Err(Unproven::Closed { .. }) if attempt < PROOF_ATTEMPTS => attempt += 1,
+                Err(error) => return Err(Failure::new(error.exit(), error.to_string())),
+            }
+        }
     } else {
         endpoint.connect().await.map_err(|error| unreachable(url, &error))?
     };

@@ -16,6 +16,7 @@ use tonic::codegen::http::{Request, StatusCode, Uri};
 use tonic::transport::Channel;
 
 use crate::connection::{CONNECT_TIMEOUT, NodeUrl};
+use crate::exit::Exit;
 
 /// The source of a found token.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +52,17 @@ pub enum Unproven {
         /// The reason.
         reason: String,
     },
+    /// The program closed the connection before it gave a proof. A node does so while others open many connections.
+    #[error(
+        "the program at {url} closed the connection before it proved that it is the node of the token in {found_in}, and the token \
+         was not sent; too many connections without a token? Try again"
+    )]
+    Closed {
+        /// The node's URL.
+        url: NodeUrl,
+        /// The source of the token.
+        found_in: FoundIn,
+    },
     /// An answer without a proof.
     #[error(
         "the program at {url} answered {status} and gave no proof that it is the node of the token in {found_in}, and the token \
@@ -76,6 +88,16 @@ pub enum Unproven {
         /// The source of the token.
         found_in: FoundIn,
     },
+}
+
+impl Unproven {
+    /// The exit code of the command.
+    pub fn exit(&self) -> Exit {
+        match self {
+            Self::Closed { .. } => Exit::Unreachable,
+            Self::NoAnswer { .. } | Self::NoProof { .. } | Self::WrongProof { .. } => Exit::Refused,
+        }
+    }
 }
 
 /// Connects once, without TLS: a second connection might reach a program without a proof.
@@ -148,7 +170,10 @@ pub async fn ask(
     let answer = tokio::time::timeout(CONNECT_TIMEOUT, answer).await;
     let answer = answer
         .map_err(|_| silent(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs())))?
-        .map_err(|error| silent(crate::connection::root_cause(&error)))?;
+        .map_err(|error| match is_closed(&error) {
+        true => Unproven::Closed { url: url.clone(), found_in: found_in.clone() },
+        false => silent(crate::connection::root_cause(&error)),
+    })?;
     match answer.headers().get(PROOF_HEADER) {
         Some(proof) if proof.to_str().is_ok_and(|proof| is_proof(proof, token, nonce, *peer)) => Ok(()),
         Some(_) => Err(Unproven::WrongProof { url: url.clone(), found_in: found_in.clone() }),
@@ -156,4 +181,13 @@ pub async fn ask(
             Err(Unproven::NoProof { url: url.clone(), found_in: found_in.clone(), status: answer.status() })
         }
     }
+}
+
+/// True if the other end closed the connection.
+fn is_closed(error: &(dyn std::error::Error + 'static)) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof};
+    let kinds = [BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof];
+    let is_one = |error: &io::Error| kinds.contains(&error.kind());
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes.any(|cause| cause.downcast_ref().is_some_and(is_one))
 }

@@ -29,6 +29,9 @@ pub use object_class::{Classes, ObjectClass, ObjectDurability, Origin, Recovery}
 pub use permissions::{Permission, PermissionError, PermissionKind, Permissions};
 pub use single_file::{SingleFileError, single_file, single_file_name, single_workflow};
 
+/// Maximum number of assets of an app: each is a part of the memory of functions, and WebAssembly has at most 100,000 of them.
+pub const MAX_ASSETS: usize = 50_000;
+
 /// The manifest's file name in an app folder.
 pub const FILE_NAME: &str = "edgefaas.toml";
 

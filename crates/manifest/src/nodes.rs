@@ -42,6 +42,8 @@ pub(super) fn nodes(item: &Item<'_>, problems: &mut Problems) -> NodeSelection {
     if let Some(item) = table.get("on") {
         if item.is_number() {
             selection.on = item.count(1..=MAX_NODES, problems).map_or(NodeCount::All, NodeCount::Count);
+        } else if !item.is_string() {
+            item.wrong_type("a whole number, \"all\" or \"one-per-zone\"", problems);
         } else if let Some("one-per-zone") = item.word(&["all", "one-per-zone"], problems) {
             selection.on = NodeCount::OnePerZone;
         }

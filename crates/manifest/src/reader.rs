@@ -59,6 +59,15 @@ impl<'a> Item<'a> {
         matches!(self.value, DeValue::Integer(_))
     }
 
+    pub(super) fn is_string(&self) -> bool {
+        matches!(self.value, DeValue::String(_))
+    }
+
+    /// The problem of a value of another type.
+    pub(super) fn wrong_type(&self, expected: &str, problems: &mut Problems) {
+        self.mismatch::<()>(expected, problems);
+    }
+
     /// Whether this is a table with such a key.
     pub(super) fn has(&self, key: &str) -> bool {
         matches!(self.value, DeValue::Table(entries) if entries.contains_key(key))

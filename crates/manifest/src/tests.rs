@@ -537,6 +537,8 @@ fn nodes_and_placement_are_read() {
     assert_eq!(parse("").unwrap().nodes, NodeSelection::default());
     for (nodes, expected) in [
         ("on = 0", "`on` must be from 1 to 1024"),
+        ("on = 1.5", "`on` must be a whole number, \"all\" or \"one-per-zone\", not a float"),
+        ("on = []", "`on` must be a whole number, \"all\" or \"one-per-zone\", not an array"),
         ("on = \"some\"", "`on` cannot be `some`"),
         ("labels = [\"a b\"]", "`a b` is not a label"),
         ("lables = []", "unknown key `lables` in [nodes]"),

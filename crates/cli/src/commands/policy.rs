@@ -99,8 +99,14 @@ async fn show(global: &Global) -> anyhow::Result<()> {
     for lost in &policy.lost {
         let (node, since) = (&lost.node, output::since(lost.set_unix_ms as u64));
         eprintln!(
-            "warning: the policies were set on two sides of a network partition: those set on `{node}` {since} lost; set the \
-             right ones again"
+            "warning: the policies were set twice at the same time, or on two sides of a network partition: those set on `{node}` \
+             {since} lost; set the right ones again"
+        );
+    }
+    if let Some(reason) = &policy.ignored {
+        eprintln!(
+            "warning: this node does not follow these policies: {}; it runs all its functions itself",
+            output::indented(reason)
         );
     }
     for node in policy.nodes.iter().filter(|node| node.state() != State::InForce) {
@@ -116,13 +122,15 @@ async fn show(global: &Global) -> anyhow::Result<()> {
                 "set_unix_ms": policy.set_unix_ms,
                 "lost": policy.lost.iter().map(lost).collect::<Vec<_>>(),
                 "nodes": nodes_json(&policy.nodes),
+                "ignored": policy.ignored,
             }))
         }
         Format::Table if policy.text.is_empty() => {
             eprintln!("the cluster has no placement policies; `edgefaas policy set FILE` sets some");
             Ok(())
         }
-        Format::Table => output::text(&policy.text),
+        Format::Table if policy.text.ends_with('\n') => output::text(&policy.text),
+        Format::Table => output::text(&format!("{}\n", policy.text)),
     }
 }
 

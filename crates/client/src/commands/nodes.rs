@@ -45,6 +45,14 @@ pub async fn run(args: &Nodes, global: &Global) -> anyhow::Result<()> {
     if global.output == Format::Json {
         return output::json(&as_json(&cluster));
     }
+    if let Some(revoked) = &cluster.revoked {
+        eprintln!(
+            "this node was revoked in the cluster {}, and works alone; to join again, stop it, move `cluster/` out of its data \
+             directory, start it and use `edgefaas cluster join TOKEN`",
+            output::line(revoked)
+        );
+        return Ok(());
+    }
     if cluster.id.is_empty() {
         eprintln!(
             "this node is not in a cluster; `edgefaas cluster init` creates one, `edgefaas cluster join TOKEN` joins one"
@@ -325,6 +333,7 @@ fn own_json(cluster: &proto::Cluster) -> Value {
         "addresses": cluster.addresses,
         "recovering": cluster.recovering,
         "copy": cluster.copy,
+        "revoked": cluster.revoked,
         "status": cluster.status.as_ref().map(status_json),
     })
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use edgefaas_isolates::FunctionSource;
-use edgefaas_manifest::{Manifest, SourceKind, is_asset_name};
+use edgefaas_manifest::{MAX_ASSETS, Manifest, SourceKind, is_asset_name};
 
 use super::deploy_error::DeployError;
 use super::{LiveWorkflow, Routes, near};
@@ -36,6 +36,9 @@ pub(super) fn check_assets(
     manifest: &Manifest,
     assets: &BTreeMap<String, Bytes>,
 ) -> Result<(), DeployError> {
+    if assets.len() > MAX_ASSETS {
+        return Err(DeployError::TooManyAssets { count: assets.len() });
+    }
     let patterns: Vec<_> =
         manifest.assets.iter().filter_map(|text| glob::Pattern::new(text).ok()).collect();
     for name in assets.keys() {

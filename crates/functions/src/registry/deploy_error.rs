@@ -3,7 +3,7 @@
 use std::fmt;
 
 use edgefaas_isolates::PrepareError;
-use edgefaas_manifest::ManifestError;
+use edgefaas_manifest::{MAX_ASSETS, ManifestError};
 use edgefaas_state::store::{CommitError, StoreError};
 
 use super::definition::WorkflowError;
@@ -34,6 +34,12 @@ pub enum DeployError {
     UnknownAsset {
         /// Its name.
         name: String,
+    },
+    /// The app has too many assets.
+    #[error("the app has {count} assets; the limit is {MAX_ASSETS}: put several of them into one file")]
+    TooManyAssets {
+        /// Their number.
+        count: usize,
     },
     /// The kind of the source does not match `main`.
     #[error("`main = \"{main}\"` of function `{function}` does not match its source, which is a {kind}")]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use edgefaas_cluster::calls::{CallHead, Cancelled, IncomingCall};
+use edgefaas_isolates::Trigger;
 use edgefaas_platform::Clock;
 use edgefaas_state::store::{CommitError, Durability, Store};
 use tokio::time::{Instant, sleep};
@@ -46,7 +47,12 @@ pub struct ExecutorParts {
     pub remembered: Arc<Remembered>,
     /// Decides how much of this node other nodes may use.
     pub placer: Arc<dyn Placer>,
+    /// Removes credentials of this node, which a function must not see, from the headers of a request.
+    pub remove_credentials: RemoveCredentials,
 }
+
+/// Removes headers, whose names are in lower case.
+pub type RemoveCredentials = Arc<dyn Fn(&mut Vec<(String, String)>) + Send + Sync>;
 
 /// Runs invocations that other members have placed here.
 pub struct Executor {
@@ -226,10 +232,14 @@ impl Executor {
         let remaining = remaining - MARGIN.min(remaining / 10);
         let detail = |error: envelope::EnvelopeError| error.to_string();
         let name = head.function.clone();
-        let invocation = envelope::invocation(head, body, peer).map_err(|error| {
+        let mut invocation = envelope::invocation(head, body, peer).map_err(|error| {
             let error = RemoteError { status: 502, kind: RemoteErrorKind::Unknown, detail: detail(error) };
             InvocationError::Remote { function: name, error: Box::new(error) }
         })?;
+        // The entry node has removed its own credentials only.
+        if let Trigger::Http(request) = &mut invocation.event.trigger {
+            (self.parts.remove_credentials)(&mut request.headers);
+        }
         Ok(Checked { function, invocation, remaining, _use })
     }
 }

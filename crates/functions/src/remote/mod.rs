@@ -26,7 +26,7 @@ pub use entry::Elsewhere;
 pub(crate) use entry::{Arrival, Ended};
 pub(crate) use envelope::Repeat;
 pub use error_message::{RemoteError, RemoteErrorKind};
-pub use executor::{Executor, ExecutorParts};
+pub use executor::{Executor, ExecutorParts, RemoveCredentials};
 pub use placer::{NoNode, NodeFailure, Placement, Placer, RemoteNode, Share, ThisNode};
 pub use remembered::{RememberLimits, Remembered};
 

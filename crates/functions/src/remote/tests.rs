@@ -233,6 +233,7 @@ fn executing(folder: &std::path::Path) -> (TestNode, Calls) {
         clock: Clock::system(),
         remembered: Arc::new(remembered),
         placer: Arc::new(InOrder { nodes: Vec::new(), last: Placement::Here }),
+        remove_credentials: Arc::new(|_| {}),
     }));
     let open: OpenStream = Arc::new(move |_| {
         let executor = executor.clone();

@@ -21,6 +21,11 @@ impl MemberWatch {
         Self { members }
     }
 
+    /// Publishes that this node is in no cluster.
+    pub fn leave(&self) {
+        self.members.send_replace(Arc::default());
+    }
+
     /// Publishes the members of the view.
     pub fn update(&self, view: &ClusterView, now: Instant) {
         let mut others: Vec<Member> = view.others.iter().map(|other| member(other, now)).collect();

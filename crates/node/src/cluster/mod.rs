@@ -26,7 +26,7 @@ mod throttle;
 mod view;
 
 /// Message on a node whose certificate was revoked.
-const REVOKED: &str = "this node was revoked in its cluster, and works alone; move `cluster/` out of its data directory to join again";
+const REVOKED: &str = "this node was revoked in its cluster, and works alone; to join again, stop it, move `cluster/` out of its data directory and start it";
 
 pub(crate) use app_facts::live_revision;
 pub use app_facts::report_apps;
@@ -38,6 +38,7 @@ pub use placer::PolicyPlacer;
 pub use policy::follow_policy;
 pub(crate) use service::transport_name;
 pub use service::{
-    Cluster, ClusterError, ClusterOptions, ClusterReading, ClusterStatus, MemberStatus, StatusReading,
+    Cluster, ClusterError, ClusterOptions, ClusterReading, ClusterStatus, MemberStatus, Standing,
+    StatusReading,
 };
 pub use view::{ClusterView, MemberView, Presence};

@@ -1,7 +1,7 @@
 //! Where invocations run: the placement policies over the view of the cluster.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use arc_swap::ArcSwap;
 use edgefaas_cluster::calls::Calls;
@@ -23,7 +23,8 @@ use super::view::{ClusterView, MemberView};
 /// Function memory that an invocation needs to start, at most; it may use more later, up to its limit.
 const START_BYTES: u64 = 4 << 20;
 
-/// Decides by the placement policies. Without a policy every function runs on this node, if its code is here.
+/// Decides by the placement policies. Without a policy, and in no cluster, every function runs on this node, if its code is
+/// here.
 ///
 /// A call takes no lock: it decides with the current table. One of the calls that find the table older than the policy, the
 /// members or the apps makes the next one; the others go on with this one, but after a deploy.
@@ -170,7 +171,8 @@ impl PolicyPlacer {
 
     /// Marks the functions whose place the policy decides.
     fn mark_placed(&self) {
-        let has_default = self.policy.load().tag(DEFAULT_TAG).is_some();
+        let policy = self.policy.load();
+        let has_default = in_force(&policy, &self.cluster.view()).tag(DEFAULT_TAG).is_some();
         for function in self.registry.routes().functions() {
             let is_placed =
                 has_default || function.spec.placement.is_some() || function.code == Code::Elsewhere;
@@ -180,7 +182,7 @@ impl PolicyPlacer {
 
     fn name_this_node(&self, view: &ClusterView) {
         let MemberView { node_id, name, facts, .. } = &view.me;
-        let node = (!name.is_empty()).then(|| {
+        let node = (!view.is_alone()).then(|| {
             Arc::new(ThisNode {
                 id: *node_id,
                 name: name.as_str().into(),
@@ -317,6 +319,12 @@ impl Current {
     }
 }
 
+/// The policies that a node follows. In no cluster those that it has kept name no node that it knows.
+fn in_force<'a>(policy: &'a Policy, cluster: &ClusterView) -> &'a Policy {
+    static NONE: LazyLock<Policy> = LazyLock::new(Policy::default);
+    if cluster.is_alone() { &NONE } else { policy }
+}
+
 /// The table of the member `entry`, as far as this node knows what that one knows.
 fn table(
     entry: u64,
@@ -353,7 +361,7 @@ fn table(
         }
     });
     let calls = |node_id: u64| calls.filter(|_| node_id != me).map(|calls| calls.load(node_id));
-    Table::new(policy, workers.clone(), facts, calls, before)
+    Table::new(in_force(policy, cluster), workers.clone(), facts, calls, before)
 }
 
 /// Loads of the workers of a table, for the member `entry`.

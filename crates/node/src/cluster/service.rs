@@ -85,6 +85,14 @@ pub enum ClusterError {
         /// The cluster's id.
         cluster: String,
     },
+    /// The node was revoked.
+    #[error(
+        "this node was revoked in the cluster {cluster}; to join again, stop it, move `cluster/` out of its data directory and start it"
+    )]
+    Revoked {
+        /// The cluster's id.
+        cluster: String,
+    },
     /// The node is in no cluster.
     #[error(
         "this node is in no cluster; make one with `edgefaas cluster init`, or join one with `edgefaas cluster join TOKEN`"
@@ -114,11 +122,27 @@ pub enum ClusterError {
     OwnKey,
 }
 
+/// Whether this node is in a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// In none.
+    Alone,
+    /// A member.
+    Member,
+    /// It was a member of this cluster, by its id, and works alone.
+    Revoked {
+        /// The cluster's id.
+        cluster: String,
+    },
+}
+
 /// Status of the cluster, as this node sees it.
 #[derive(Debug, Clone)]
 pub struct ClusterStatus {
     /// The cluster's id; `None` if the node is in no cluster.
     pub cluster: Option<String>,
+    /// The id of the cluster in which the node was revoked.
+    pub revoked: Option<String>,
     /// The node's name in it.
     pub name: String,
     /// The node's id.
@@ -420,14 +444,33 @@ impl Cluster {
         Ok(self.files.keep_membership(&now)?)
     }
 
+    /// Whether this node is in a cluster. Reads the list of members if it is in none.
+    pub fn standing(&self) -> Result<Standing, FilesError> {
+        let of = |membership: &Membership| match membership.is_own_revoked() {
+            true => Standing::Revoked { cluster: membership.cluster_id().to_string() },
+            false => Standing::Member,
+        };
+        if let Some(running) = &*self.running.lock() {
+            return Ok(of(&running.membership.lock()));
+        }
+        let stored = self.files.membership()?.as_ref().map(of);
+        // With the list of another store the node is no member.
+        Ok(stored.filter(|standing| *standing != Standing::Member).unwrap_or(Standing::Alone))
+    }
+
     /// Status of the cluster.
     pub fn status(&self) -> Result<ClusterStatus, ClusterError> {
         let node_id = self.store.objects().replica().node;
         let has_key = self.files.cluster_key()?.is_some();
+        let revoked = match self.standing()? {
+            Standing::Revoked { cluster } => Some(cluster),
+            Standing::Alone | Standing::Member => None,
+        };
         let running = self.running.lock();
-        let Some(running) = &*running else {
+        let Some(running) = running.as_ref().filter(|_| revoked.is_none()) else {
             return Ok(ClusterStatus {
                 cluster: None,
+                revoked,
                 name: String::new(),
                 node_id,
                 has_key,
@@ -455,6 +498,7 @@ impl Cluster {
         members.sort_by(|one, next| one.name.cmp(&next.name));
         Ok(ClusterStatus {
             cluster: Some(membership.cluster_id().to_string()),
+            revoked: None,
             name: membership.own().name().to_owned(),
             node_id,
             has_key,
@@ -469,7 +513,8 @@ impl Cluster {
     /// The figures.
     pub fn reading(&self) -> ClusterReading {
         let running = self.running.lock();
-        let Some(running) = &*running else { return ClusterReading::default() };
+        let is_member = |running: &&Running| !running.membership.lock().is_own_revoked();
+        let Some(running) = running.as_ref().filter(is_member) else { return ClusterReading::default() };
         let peers = running.handle.peers();
         let TransportCounters { refused, streams_refused, .. } = running.handle.counters();
         let view = self.view.load();
@@ -495,6 +540,9 @@ impl Cluster {
 
     fn must_be_alone(&self) -> Result<(), ClusterError> {
         match self.files.membership()? {
+            Some(membership) if membership.is_own_revoked() => {
+                Err(ClusterError::Revoked { cluster: membership.cluster_id().to_string() })
+            }
             Some(membership) => {
                 Err(ClusterError::MemberAlready { cluster: membership.cluster_id().to_string() })
             }

@@ -134,6 +134,10 @@ impl StatusExchange {
             tokio::time::sleep(UPDATE).await;
         }
         self.parts.firings.see([]);
+        // A node that stops is still a member.
+        if self.parts.membership.lock().is_own_revoked() {
+            self.parts.members.leave();
+        }
         self.parts.view.store(ClusterView::alone(self.node_id));
     }
 

@@ -95,6 +95,11 @@ impl ClusterView {
         Self { me, others: Vec::new() }
     }
 
+    /// True if this node is in no cluster.
+    pub fn is_alone(&self) -> bool {
+        self.me.name.is_empty()
+    }
+
     /// This node and the other members.
     pub fn all(&self) -> impl Iterator<Item = &MemberView> {
         std::iter::once(&self.me).chain(&self.others)

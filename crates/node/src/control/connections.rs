@@ -1,6 +1,7 @@
 //! Connections of the control port: limits on their number, and a time limit for unauthenticated ones.
 
 use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -12,20 +13,18 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Sleep, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::Services;
-use crate::address_limits::{AddressLimits, AddressPermit, network_of};
+use crate::address_limits::network_of;
 use crate::gateway::request_head::{RequestHeads, Scanned};
 use crate::tls::{self, Service, Tls};
 
 /// Maximum number of connections. They use file descriptors that other listeners leave free.
 pub const MAX_CONNECTIONS: usize = 128;
-/// Maximum number of unauthenticated connections.
+/// Maximum number of unauthenticated connections. The others are reserved for clients with the token.
 const MAX_UNAUTHENTICATED: usize = 32;
-/// Maximum number of unauthenticated connections of one address.
-const UNAUTHENTICATED_PER_ADDRESS: usize = 16;
 /// Maximum time for a connection to present the token.
 const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time for receiving a request's head, and for an idle HTTP/1 connection.
@@ -57,13 +56,16 @@ impl ClientConnection {
     pub(super) fn mark_authenticated(&self) {
         self.authenticated.cancel();
     }
+
+    fn is_authenticated(&self) -> bool {
+        self.authenticated.is_cancelled()
+    }
 }
 
 /// An unauthenticated connection.
 struct Unauthenticated {
     /// Notified when the connection has to be closed in favour of another one.
     evicted: Arc<Notify>,
-    _permit: AddressPermit,
 }
 
 /// Unauthenticated connections, oldest first, until they present the token or are closed.
@@ -72,8 +74,10 @@ struct UnauthenticatedConnections(Vec<(IpAddr, Weak<Notify>)>);
 
 impl UnauthenticatedConnections {
     /// Adds a connection from `address`, which is always accepted. If the maximum is exceeded, the oldest connection of the
-    /// address with most unauthenticated connections is closed, so one address cannot block the others.
-    fn add(&mut self, address: IpAddr, permit: AddressPermit) -> Unauthenticated {
+    /// address with most unauthenticated connections is closed, so one address cannot block the others, and silent
+    /// connections of one address cannot block a client at the same address: it presents the token before
+    /// [`MAX_UNAUTHENTICATED`] further connections arrive.
+    fn add(&mut self, address: IpAddr) -> Unauthenticated {
         self.0.retain(|(_, evicted)| evicted.strong_count() > 0);
         let address = network_of(address);
         let evicted = Arc::<Notify>::default();
@@ -88,7 +92,7 @@ impl UnauthenticatedConnections {
                 closing.notify_one();
             }
         }
-        Unauthenticated { evicted, _permit: permit }
+        Unauthenticated { evicted }
     }
 }
 
@@ -102,7 +106,6 @@ pub(super) async fn serve(
 ) {
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut unauthenticated = UnauthenticatedConnections::default();
-    let limits = AddressLimits::new(UNAUTHENTICATED_PER_ADDRESS);
     let mut connections = JoinSet::new();
     loop {
         let next = async {
@@ -115,10 +118,7 @@ pub(super) async fn serve(
             Some(_) = connections.join_next() => {}
             accepted = next => match accepted {
                 Ok((stream, peer, slot)) => {
-                    // A connection beyond the limit of its address is closed. The others of the address authenticate or are
-                    // closed within seconds, which releases their permits.
-                    let Some(permit) = limits.acquire(peer.ip()) else { continue };
-                    let pending = unauthenticated.add(peer.ip(), permit);
+                    let pending = unauthenticated.add(peer.ip());
                     let (tls, services, cancel) = (tls.clone(), services.clone(), cancel.clone());
                     connections.spawn(async move {
                         let _slot = slot;
@@ -164,10 +164,12 @@ async fn open(
     }
 }
 
-async fn evicted(pending: &Option<Unauthenticated>) {
-    match pending {
-        Some(pending) => pending.evicted.notified().await,
-        None => std::future::pending().await,
+/// Completes when an unauthenticated connection is evicted, or its time has expired.
+async fn closed_early(pending: &Option<Unauthenticated>, expired: Pin<&mut Sleep>) {
+    let Some(pending) = pending else { return std::future::pending().await };
+    tokio::select! {
+        () = pending.evicted.notified() => {}
+        () = expired => {}
     }
 }
 
@@ -203,19 +205,49 @@ async fn serve_requests<S>(
     let (mut pending, mut stopping) = (Some(pending), false);
     loop {
         tokio::select! {
+            biased;
+            // First: an authenticated connection is not closed, also if it is evicted at the same time.
+            () = client.authenticated.cancelled(), if pending.is_some() => pending = None,
             ended = connection.as_mut() => {
                 if let Err(error) = ended {
                     tracing::debug!(%error, "a connection to the control port ended");
                 }
                 return;
             }
-            () = client.authenticated.cancelled(), if pending.is_some() => pending = None,
-            () = &mut expired, if pending.is_some() => return,
-            () = evicted(&pending), if pending.is_some() => return,
+            () = closed_early(&pending, expired.as_mut()), if pending.is_some() => match client.is_authenticated() {
+                true => pending = None,
+                false => return,
+            },
             () = cancel.cancelled(), if !stopping => {
                 stopping = true;
                 connection.as_mut().graceful_shutdown();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn the_oldest_connection_of_the_busiest_address_is_closed() {
+        let mut connections = UnauthenticatedConnections::default();
+        let mut add = |address: [u8; 4]| connections.add(address.into());
+        let is_evicted =
+            |connection: &Unauthenticated| connection.evicted.notified().now_or_never().is_some();
+        let mut same: Vec<_> = (0..MAX_UNAUTHENTICATED).map(|_| add([127, 0, 0, 1])).collect();
+        assert!(!same.iter().any(is_evicted));
+        same.push(add([127, 0, 0, 1]));
+        let other = add([127, 0, 0, 2]);
+        let evicted: Vec<_> = same.iter().map(is_evicted).collect();
+        assert!(evicted.iter().take(2).all(|evicted| *evicted), "the two oldest");
+        assert!(!evicted.iter().skip(2).any(|evicted| *evicted) && !is_evicted(&other));
+        // A connection that has authenticated or ended counts no longer.
+        same.drain(..10);
+        let more: Vec<_> = (0..8).map(|_| add([127, 0, 0, 1])).collect();
+        assert!(!same.iter().chain(&more).any(is_evicted));
     }
 }

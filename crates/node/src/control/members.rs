@@ -46,6 +46,7 @@ pub(super) fn cluster(status: ClusterStatus) -> proto::Cluster {
         recovering: status.recovering as u32,
         copy: status.copy,
         status: own,
+        revoked: status.revoked,
     }
 }
 

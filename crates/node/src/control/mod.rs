@@ -9,6 +9,7 @@ mod members;
 mod objects;
 mod rollouts;
 mod service;
+mod status_message;
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -33,6 +34,7 @@ use tower_service::Service;
 use self::auth::Guard;
 use self::connections::ClientConnection;
 use self::objects::ObjectsService;
+use self::status_message::cut_message;
 pub use auth::{TOKEN_FILE, admin_token};
 pub use connections::MAX_CONNECTIONS;
 pub use dependencies::{ControlParts, NodeFacts};
@@ -131,8 +133,8 @@ impl Services {
                     }
                     Ok(answer.map(Either::Right))
                 }
-                Answer::Objects(answer) => Ok(answer.await?.map(Either::Left)),
-                Answer::Routes(answer) => Ok(answer.await?.map(Either::Right)),
+                Answer::Objects(answer) => Ok(cut_message(answer.await?).map(Either::Left)),
+                Answer::Routes(answer) => Ok(cut_message(answer.await?).map(Either::Right)),
             }
         }
     }

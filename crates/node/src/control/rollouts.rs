@@ -16,7 +16,7 @@ use edgefaas_rollout::{Rollout, shared_secrets};
 use edgefaas_state::store::{Batch, CommitError, Durability, Store, StoreError};
 use tokio::time::Instant;
 
-use crate::cluster::{PolicyPlacer, live_revision};
+use crate::cluster::{Cluster, FilesError, PolicyPlacer, Standing, live_revision};
 
 /// The longest wait for the other nodes.
 const MAX_WAIT: Duration = Duration::from_secs(600);
@@ -33,6 +33,8 @@ pub struct ClusterCommands {
     pub store: Arc<Store>,
     /// Decides where invocations run.
     pub placer: Arc<PolicyPlacer>,
+    /// The membership of this node.
+    pub cluster: Arc<Cluster>,
 }
 
 /// The placement policies could not be changed.
@@ -43,6 +45,17 @@ pub enum PolicyChangeError {
         "this node is in no cluster, and a policy decides between its nodes; make one with `edgefaas cluster init`"
     )]
     NoMember,
+    /// The node was revoked.
+    #[error(
+        "this node was revoked in the cluster {cluster}, and a policy decides between the nodes of a cluster; use one of its members"
+    )]
+    Revoked {
+        /// The cluster's id.
+        cluster: String,
+    },
+    /// The member list cannot be read.
+    #[error(transparent)]
+    Files(#[from] FilesError),
     /// They are not valid.
     #[error("the policy is not valid\n{report}")]
     Invalid {
@@ -111,8 +124,10 @@ impl ClusterCommands {
         now_unix_ms: u64,
         wait: Duration,
     ) -> Result<proto::SetPolicyResponse, PolicyChangeError> {
-        if !self.is_member() {
-            return Err(PolicyChangeError::NoMember);
+        match self.cluster.standing()? {
+            Standing::Member => {}
+            Standing::Alone => return Err(PolicyChangeError::NoMember),
+            Standing::Revoked { cluster } => return Err(PolicyChangeError::Revoked { cluster }),
         }
         let policy = Policy::parse(&text)
             .map_err(|error| PolicyChangeError::Invalid { report: error.report("policy", &text) })?;
@@ -180,19 +195,28 @@ impl ClusterCommands {
     }
 
     /// The placement policies of the cluster.
-    pub fn policy(&self) -> Result<proto::Policy, StoreError> {
+    pub fn policy(&self) -> Result<proto::Policy, PolicyChangeError> {
+        let ignored = match self.cluster.standing()? {
+            Standing::Member => None,
+            Standing::Alone => Some("it is in no cluster".to_owned()),
+            Standing::Revoked { cluster } => Some(format!("it was revoked in the cluster {cluster}")),
+        };
         let of = |text: PolicyText| proto::Policy {
             text: text.text,
             node: text.node,
             set_unix_ms: text.set_unix_ms as i64,
             lost: Vec::new(),
+            ignored: None,
             nodes: Vec::new(),
         };
         Ok(match shared_policy(self.store.objects())? {
             Some(shared) => {
                 let lost = shared.lost.into_iter().map(of).collect();
-                let nodes = policy_nodes(&policy_report(&shared.current.text, &self.rollout.members()));
-                proto::Policy { lost, nodes, ..of(shared.current) }
+                let nodes = match ignored {
+                    None => policy_nodes(&policy_report(&shared.current.text, &self.rollout.members())),
+                    Some(_) => Vec::new(),
+                };
+                proto::Policy { lost, nodes, ignored, ..of(shared.current) }
             }
             None => proto::Policy::default(),
         })

@@ -571,6 +571,7 @@ fn deploy_status(error: DeployError) -> Status {
         | DeployError::MissingSource { .. }
         | DeployError::UnknownSource { .. }
         | DeployError::UnknownAsset { .. }
+        | DeployError::TooManyAssets { .. }
         | DeployError::WrongKind { .. }
         | DeployError::Workflow(_)
         | DeployError::DryRun(_)
@@ -595,10 +596,12 @@ fn deploy_status(error: DeployError) -> Status {
 fn policy_status(error: PolicyChangeError) -> Status {
     let text = error.to_string();
     match error {
-        PolicyChangeError::NoMember => Status::failed_precondition(text),
+        PolicyChangeError::NoMember | PolicyChangeError::Revoked { .. } => {
+            Status::failed_precondition(text)
+        }
         PolicyChangeError::Invalid { .. } => Status::invalid_argument(text),
         PolicyChangeError::NoPolicy => Status::not_found(text),
-        PolicyChangeError::Store(_) => Status::internal(text),
+        PolicyChangeError::Store(_) | PolicyChangeError::Files(_) => Status::internal(text),
         PolicyChangeError::Commit(_) => Status::resource_exhausted(text),
     }
 }

@@ -156,7 +156,7 @@ impl GatewayAuth {
             return Err(Refused { problem: Box::new(problem), challenge: None, has_invalid_token: false });
         }
         let is_node_token = token.as_deref().is_some_and(|token| self.is_node_token(token));
-        if is_node_token || values.iter().any(|value| self.contains_node_token(value)) {
+        if is_node_token || values.iter().any(|value| self.contains_node_token(value.as_bytes())) {
             headers.remove(AUTHORIZATION);
         }
         let caller = match (required, token) {
@@ -168,6 +168,15 @@ impl GatewayAuth {
             (HttpAuth::Jwt, Some(token)) => Caller::User(self.check_jwt(&token, function)?),
         };
         Ok(self.authorised(caller, required))
+    }
+
+    /// Removes `authorization` headers that contain a token of this node from a request that another node has accepted:
+    /// functions must not see these tokens.
+    pub fn remove_credentials(&self, headers: &mut Vec<(String, String)>) {
+        headers.retain(|(name, value)| {
+            !name.eq_ignore_ascii_case(AUTHORIZATION.as_str())
+                || !self.contains_node_token(value.as_bytes())
+        });
     }
 
     /// Authorises a request that is not for a function. It requires the default credential; a valid JSON Web Token is
@@ -205,9 +214,8 @@ impl GatewayAuth {
     }
 
     /// True if a header value contains a token of the node, as plain text or inside base64 as in `Basic`.
-    fn contains_node_token(&self, value: &HeaderValue) -> bool {
+    fn contains_node_token(&self, value: &[u8]) -> bool {
         let is_in = |text: &[u8]| self.plain_tokens.iter().any(|token| contains(text, token.as_bytes()));
-        let value = value.as_bytes();
         let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || b"+/-_".contains(byte);
         is_in(value) || value.split(|byte| !is_base64(byte)).any(|word| is_in(&from_base64(word)))
     }

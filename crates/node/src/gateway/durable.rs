@@ -208,13 +208,23 @@ fn lookup_reply(gateway: &Gateway, id: Ulid, lookup: Lookup, recipient: Recipien
             reply
         }
         Lookup::Gone => {
-            let detail = "the outcome of this invocation, if there was one, is no longer stored";
+            let detail = "the outcome of this invocation, if there was one, is no longer stored".to_owned();
+            let detail = detail + other_node(gateway);
             problem_reply(&Problem::new(410, "Outcome not kept", detail))
         }
         Lookup::Unknown => {
-            let detail = "no invocation has this id, or its outcome is not kept";
+            let detail = "no invocation has this id, or its outcome is not kept".to_owned();
+            let detail = detail + other_node(gateway);
             problem_reply(&Problem::new(404, "Unknown invocation", detail))
         }
+    }
+}
+
+/// In a cluster another node may have the outcome.
+fn other_node(gateway: &Gateway) -> &'static str {
+    match gateway.invoker.this_node() {
+        Some(_) => " here; ask the node that accepted the request",
+        None => "",
     }
 }
 

@@ -36,7 +36,7 @@ use self::request_body::BodyBudget;
 /// Dependencies of all request handlers.
 pub struct Gateway {
     /// Authorisation of requests.
-    pub auth: GatewayAuth,
+    pub auth: Arc<GatewayAuth>,
     /// Functions and workflows that are deployed.
     pub registry: Arc<Registry>,
     /// Runs functions.

@@ -242,6 +242,9 @@ impl Node {
         let remote_calls = calls(&cluster, CallLimits::default());
         placer.set_calls(remote_calls.clone());
         invoker.set_elsewhere(Elsewhere { placer: placer.clone(), calls: remote_calls });
+        let auth = GatewayAuth::new(&token, &config.data_dir, access.clone(), addresses.http)?;
+        let auth = Arc::new(auth);
+        let hiding = auth.clone();
         let executor = Arc::new(Executor::new(ExecutorParts {
             invoker: invoker.clone(),
             registry: registry.clone(),
@@ -252,6 +255,7 @@ impl Node {
             clock: platform.clock.clone(),
             remembered: Arc::new(Remembered::open(store.clone(), RememberLimits::default())?),
             placer: placer.clone(),
+            remove_credentials: Arc::new(move |headers| hiding.remove_credentials(headers)),
         }));
         let workflows: Arc<dyn WorkflowRunner> = coordinator.clone();
         invoker.set_workflow_runner(Arc::downgrade(&workflows));
@@ -266,7 +270,7 @@ impl Node {
         coordination.attach(&targets);
         coordinator.recover_all()?;
         let gateway = Arc::new(Gateway {
-            auth: GatewayAuth::new(&token, &config.data_dir, access.clone(), addresses.http)?,
+            auth,
             registry: registry.clone(),
             invoker: invoker.clone(),
             durable: durable.clone(),
@@ -320,6 +324,7 @@ impl Node {
             secrets: secrets.clone(),
             store: store.clone(),
             placer: placer.clone(),
+            cluster: cluster.clone(),
         };
         let control = Arc::new(ControlParts {
             apps,

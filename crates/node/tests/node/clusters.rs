@@ -173,6 +173,52 @@ async fn only_nodes_with_a_token_are_admitted() {
 }
 
 #[tokio::test]
+async fn a_revoked_node_follows_no_policy() {
+    let mut nodes = cluster(2).await;
+    let manifest = crate::support::manifest_of("far", "placement = \"far\"");
+    nodes[0].deploy(&manifest, &[("far", "export default () => 'done'")]).await;
+    let text = "far:\n  - workers: [n0]\n  - followup: fail\n".to_owned();
+    let set = proto::SetPolicyRequest { text: text.clone(), wait_ms: 30_000 };
+    nodes[0].control.set_policy(set.clone()).await.unwrap();
+    let mut revoked = nodes.pop().unwrap();
+    let ran_on = |response: &http::Response<bytes::Bytes>| {
+        response.headers().get("invocation-node").map(|name| name.to_str().unwrap().to_owned())
+    };
+    in_time(async { while ran_on(&revoked.post("/fn/far", "").await).as_deref() != Some("n0") {} }).await;
+    nodes[0].control.revoke_member(proto::RevokeMemberRequest { name: "n1".into() }).await.unwrap();
+    // While it runs, and after a restart.
+    for _ in 0..2 {
+        in_time(async {
+            loop {
+                let response = revoked.post("/fn/far", "").await;
+                if response.status() == 200 && ran_on(&response).is_none() {
+                    return;
+                }
+            }
+        })
+        .await;
+        let cluster = revoked.control.get_cluster(proto::GetClusterRequest {}).await.unwrap().into_inner();
+        assert!(
+            cluster.revoked.is_some() && cluster.id.is_empty() && cluster.members.is_empty(),
+            "{cluster:?}"
+        );
+        let policy = revoked.control.get_policy(proto::GetPolicyRequest {}).await.unwrap().into_inner();
+        assert_eq!((&policy.text, &*policy.nodes), (&text, &[][..]));
+        assert!(policy.ignored.is_some_and(|reason| reason.contains("revoked")));
+        let refused = revoked.control.set_policy(set.clone()).await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition);
+        assert!(refused.message().contains("was revoked"), "{refused}");
+        let refused = join(&mut revoked, "token", "n1").await.unwrap_err();
+        assert!(
+            refused.message().contains("was revoked") && refused.message().contains("`cluster/`"),
+            "{refused}"
+        );
+        let folder = revoked.stop().await;
+        revoked = TestNode::start_in(folder, member).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn a_node_that_was_offline_exchanges_missed_changes() {
     let mut nodes = cluster(2).await;
     for node in &mut nodes {

@@ -6,7 +6,7 @@ use http::{Request, StatusCode};
 use http_body_util::Full;
 use tonic::Code;
 
-use crate::support::{Mqtt5, TestNode, channel, in_time, send};
+use crate::support::{Mqtt5, TestNode, channel, client, in_time, send};
 
 #[tokio::test]
 async fn only_health_needs_no_token() {
@@ -135,6 +135,26 @@ async fn silent_unauthenticated_connections_block_others_only_briefly() {
     assert_eq!(in_time(send(node.addresses.control, health())).await.status(), StatusCode::OK);
     node.invoke("talk", "two").await;
     assert_eq!(in_time(lines.message()).await.unwrap().unwrap().message, "two");
+}
+
+#[tokio::test]
+async fn silent_connections_make_way_for_a_client_of_the_same_address() {
+    use tokio::io::AsyncReadExt;
+    let mut node = TestNode::start().await;
+    let mut silent = std::collections::VecDeque::new();
+    for _ in 0..40 {
+        silent.push_back(tokio::net::TcpStream::connect(node.addresses.control).await.unwrap());
+    }
+    // Each client has the token, and closes the oldest of the silent connections, which continue to arrive.
+    for _ in 0..40 {
+        silent.push_back(tokio::net::TcpStream::connect(node.addresses.control).await.unwrap());
+        let mut client = client(node.addresses.control, &node.token).await;
+        in_time(client.list(proto::ListRequest::default())).await.unwrap();
+    }
+    let mut oldest = silent.pop_front().unwrap();
+    let mut rest = Vec::new();
+    let _ = in_time(oldest.read_to_end(&mut rest)).await;
+    let _ = in_time(node.control.list(proto::ListRequest::default())).await.unwrap();
 }
 
 #[tokio::test]

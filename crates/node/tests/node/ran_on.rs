@@ -44,6 +44,49 @@ async fn west_and_east() -> [TestNode; 2] {
     [west, east]
 }
 
+#[tokio::test]
+async fn another_node_says_who_has_the_outcome_of_a_request() {
+    let [mut west, east] = west_and_east().await;
+    west.deploy_one("here", "", WHERE).await;
+    let request = Request::post("/fn/here").header("prefer", "respond-async");
+    let accepted = west.send(request.body(Full::default()).unwrap()).await;
+    let location = accepted.headers()["location"].to_str().unwrap();
+    let elsewhere = east.get(location).await;
+    assert!([404, 410].contains(&elsewhere.status().as_u16()), "{elsewhere:?}");
+    assert!(crate::support::text(&elsewhere).contains("ask the node that accepted"), "{elsewhere:?}");
+    let alone = TestNode::start().await.get(location).await;
+    assert!(!crate::support::text(&alone).contains("the node that accepted"), "{alone:?}");
+}
+
+#[tokio::test]
+async fn a_function_on_another_node_sees_no_token_of_either_node() {
+    let [mut west, east] = west_and_east().await;
+    let source = "export default (event) => event.headers?.get('authorization') ?? 'none'";
+    west.deploy_one("there", "placement = \"there\"", source).await;
+    until_placed(&mut west, "there").await;
+    let http_token = |node: &TestNode| {
+        std::fs::read_to_string(node.dir.path().join("http-token")).unwrap().trim().to_owned()
+    };
+    let tokens = [west.token.clone(), east.token.clone(), http_token(&west), http_token(&east)];
+    let basic = |token: &str| {
+        format!("Basic {}", data_encoding::BASE64.encode(format!("operator:{token}").as_bytes()))
+    };
+    let mut values: Vec<(String, bool)> = Vec::new();
+    for token in &tokens {
+        values.extend([(format!("Bearer {token}"), false), (format!("bearer  {token}"), false)]);
+        values.extend([(basic(token), false), (token.clone(), false)]);
+    }
+    // Credentials that are the function's own.
+    values.extend([("Bearer of-the-function".to_owned(), true), (basic("of the function"), true)]);
+    for (value, is_seen) in values {
+        let request = Request::get("/fn/there").header("authorization", &value);
+        let response = west.send(request.body(Full::default()).unwrap()).await;
+        assert_eq!(response.headers()["invocation-node"], "n1");
+        let expected = if is_seen { value.as_str() } else { "none" };
+        assert_eq!(crate::support::text(&response), expected, "{value}");
+    }
+}
+
 /// Waits until calls of `function` at `node` run on another node.
 async fn until_placed(node: &mut TestNode, function: &str) {
     let until = Instant::now() + PATIENCE;

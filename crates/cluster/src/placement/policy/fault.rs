@@ -63,6 +63,9 @@ pub enum Fault {
         /// The parser's message.
         detail: String,
     },
+    /// A NUL character, at which the YAML parser would see the end of the text.
+    #[error("there is a NUL character here; remove it")]
+    Nul,
     /// An asterisk without quotes, which begins an alias in YAML.
     #[error("an asterisk needs quotes: write \"*\"")]
     UnquotedStar,

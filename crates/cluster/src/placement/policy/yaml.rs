@@ -61,6 +61,9 @@ pub(super) fn read(text: &str, problems: &mut Vec<Problem>) -> Result<Value, Pro
     if text.len() > MAX_BYTES {
         return Err(at_start(Fault::TooLarge { max_bytes: MAX_BYTES }));
     }
+    if let Some(offset) = text.find('\0') {
+        return Err(Problem { place: place_of(text, offset), fault: Fault::Nul });
+    }
     let mut reader = Reader { open: Vec::new(), root: None, values: 0, documents: 0, problems };
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|error| {
@@ -82,6 +85,13 @@ pub(super) fn read(text: &str, problems: &mut Vec<Problem>) -> Result<Value, Pro
 fn has_star(text: &str, place: Place) -> bool {
     let line = text.lines().nth(place.line as usize - 1);
     line.and_then(|line| line.chars().nth(place.column as usize - 1)) == Some('*')
+}
+
+/// The place of a byte of the text.
+fn place_of(text: &str, offset: usize) -> Place {
+    let before = text.get(..offset).unwrap_or_default();
+    let line = before.rsplit('\n').next().unwrap_or_default();
+    at(before.matches('\n').count() + 1, line.chars().count())
 }
 
 fn start_of(span: &Span) -> Place {

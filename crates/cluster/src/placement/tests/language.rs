@@ -205,6 +205,11 @@ fn large_and_deep_texts_are_refused() {
     assert!(matches!(fault(&deeper), Fault::TooDeep { .. } | Fault::Syntax { .. }));
     let long = format!("a: [{}]", "b,".repeat(30_000));
     assert!(matches!(fault(&long), Fault::TooManyValues { .. }));
+    let error = Policy::parse("t:\n  - workers: [\"\u{e4}\0b\"]\n").unwrap_err();
+    assert_eq!(
+        (error.problems[0].fault.clone(), error.problems[0].place),
+        (Fault::Nul, Place { line: 2, column: 17 })
+    );
     let blocks = format!("a:\n{}", "  - workers: \"*\"\n".repeat(65));
     assert!(matches!(fault(&blocks), Fault::TooMany { max: 64, .. }));
     let bomb = "a: &a [x,x]\nb: &b [*a,*a]\nc: &c [*b,*b]\n";
