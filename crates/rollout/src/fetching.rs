@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed};
 
 use bytes::Bytes;
 use edgefaas_cluster::artefacts::{BlobDigest, Candidate, Role};
@@ -62,7 +62,7 @@ impl Rollout {
         deployment: &Deployment,
         missing: MissingParts,
     ) -> Result<(), FetchPartError> {
-        let (parts, kind) = match missing {
+        let (parts, kind): (Vec<Content>, Kind) = match missing {
             MissingParts::Revision(part) => (vec![part], Kind::Revision),
             MissingParts::Contents { parts, nodes } => (parts.into_iter().collect(), Kind::Content(nodes)),
         };
@@ -70,8 +70,16 @@ impl Rollout {
         let known = watch::channel(candidates(app, deployment, &kind, &members.borrow_and_update())).0;
         let progress = Progress::of(parts.len());
         let report = |at, permille| self.report_progress(app, deployment, progress.set(at, permille));
-        let fetches = parts.iter().enumerate().map(|(at, part)| {
-            self.fetch_part(part, &kind, known.subscribe(), move |done| report(at, done))
+        let has_failed = AtomicBool::new(false);
+        let (kind_of_all, failed) = (&kind, &has_failed);
+        let fetches = parts.into_iter().enumerate().map(|(at, part)| {
+            let known = known.subscribe();
+            async move {
+                if failed.load(Relaxed) {
+                    return Ok(());
+                }
+                self.fetch_part(&part, kind_of_all, known, move |done| report(at, done)).await
+            }
         });
         let mut fetches = std::pin::pin!(futures_util::stream::iter(fetches).buffer_unordered(PARTS));
         let mut failure = None;
@@ -79,7 +87,10 @@ impl Rollout {
             tokio::select! {
                 ended = fetches.next() => match ended {
                     Some(Ok(())) => {}
-                    Some(Err(error)) => failure = failure.or(Some(error)),
+                    Some(Err(error)) => {
+                        has_failed.store(true, Relaxed);
+                        failure = failure.or(Some(error));
+                    }
                     None => return failure.map_or(Ok(()), Err),
                 },
                 Ok(()) = members.changed() => {
@@ -153,9 +164,8 @@ impl Progress {
 
     /// Sets the progress of a part. Gives that of all.
     fn set(&self, at: usize, permille: u16) -> u16 {
-        self.0[at].store(permille.min(1000), Ordering::Relaxed);
-        (self.0.iter().map(|part| usize::from(part.load(Ordering::Relaxed))).sum::<usize>() / self.0.len())
-            as u16
+        self.0[at].store(permille.min(1000), Relaxed);
+        (self.0.iter().map(|part| usize::from(part.load(Relaxed))).sum::<usize>() / self.0.len()) as u16
     }
 }
 
