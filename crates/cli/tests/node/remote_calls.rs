@@ -286,3 +286,31 @@ fn a_node_that_drains_finishes_its_calls_and_gets_no_more() {
         assert_eq!(effects(&nodes[1], "running"), 1);
     });
 }
+
+#[test]
+fn what_is_pending_is_placed_by_the_policy_also_after_a_restart() {
+    isolated(|| {
+        let network = network(&["s1"]);
+        let home = tempfile::tempdir().unwrap();
+        let mut nodes = cluster(&network, home.path(), &["s1"]);
+        nodes[1].kill();
+        nodes[0].wait_for_loss("s1");
+        let keys: Vec<_> = (0..8).map(|number| format!("pending-{number}")).collect();
+        let places: Vec<_> = keys.iter().map(|key| begin_durable(&nodes[0], "work", key, 0)).collect();
+        for _ in 0..3 {
+            nodes[0].kill();
+            nodes[0].up();
+            // Once it answers, what is pending may begin.
+            let refused = call(&nodes[0], "work", "not-here", 0).answer().expect("an answer");
+            assert_eq!(refused.status, 503, "{refused:?}");
+        }
+        nodes[1].up();
+        for (key, place) in keys.iter().zip(&places) {
+            assert_eq!(outcome(&nodes[0], place), (200, key.clone()));
+            let answer = nodes[0].send("GET", place, "", "").answer().expect("an answer");
+            assert_eq!(answer.node(), Some("s1"), "{answer:?}");
+            assert_eq!(effects(&nodes[1], key), 1, "{key}");
+        }
+        assert_eq!(effects(&nodes[1], "not-here"), 0);
+    });
+}

@@ -35,7 +35,7 @@ pub use calls::{calls, serve_calls};
 pub use files::{ClusterFiles, FilesError};
 pub use load::LoadSources;
 pub use placer::PolicyPlacer;
-pub use policy::follow_policy;
+pub use policy::{begin_policy, follow_policy};
 pub(crate) use service::transport_name;
 pub use service::{
     Cluster, ClusterError, ClusterOptions, ClusterReading, ClusterStatus, MemberStatus, Standing,

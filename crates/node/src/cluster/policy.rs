@@ -11,7 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Cluster, PolicyPlacer};
 
-/// Puts the policies of the cluster into force, at the start and with every change, until `cancel` fires.
+/// Puts the policies that this node has kept into force: before it runs an invocation, new or pending.
+pub fn begin_policy(store: &Store, placer: &PolicyPlacer, cluster: &Cluster) {
+    apply(store, placer, cluster, &mut 0);
+}
+
+/// Puts every change of the policies of the cluster into force, until `cancel` fires.
 pub async fn follow_policy(
     store: Arc<Store>,
     placer: Arc<PolicyPlacer>,

@@ -37,7 +37,7 @@ use self::serving::Stages;
 use self::startup_checks::{check_credentials, files_with_keys};
 use crate::access::{Access, AccessControl, AccessHook, Policy};
 use crate::bridge::{Bridges, LoopPreventionHook};
-use crate::cluster::{Cluster, LoadSources, PolicyPlacer, artefacts, calls};
+use crate::cluster::{Cluster, LoadSources, PolicyPlacer, artefacts, begin_policy, calls};
 use crate::config::NodeConfig;
 use crate::control::{self, ClusterCommands, ControlParts, NodeFacts};
 use crate::gateway::Gateway;
@@ -268,7 +268,6 @@ impl Node {
             drain: drain.clone(),
         });
         coordination.attach(&targets);
-        coordinator.recover_all()?;
         let gateway = Arc::new(Gateway {
             auth,
             registry: registry.clone(),
@@ -358,6 +357,9 @@ impl Node {
             token,
         });
         cluster.start().await?;
+        begin_policy(&store, &placer, &cluster);
+        // It places the steps of instances at once.
+        coordinator.recover_all()?;
         let parts = Parts {
             addresses,
             drain_grace: config.drain_grace,
