@@ -125,7 +125,12 @@ impl Rollout {
         let mut watch =
             objects.watch(WatchScope { app: CLUSTER_APP.to_owned(), object: "*".to_owned(), field: None });
         let (mut members, mut changes) = (self.parts.members.clone(), self.parts.registry.changes());
-        let mut task = Task { rollout: self, works: HashMap::new(), fetches: JoinSet::new() };
+        let mut task = Task {
+            rollout: self,
+            works: HashMap::new(),
+            incomplete: BTreeSet::new(),
+            fetches: JoinSet::new(),
+        };
         task.read_all().await?;
         loop {
             let due = task.step_all().await;
@@ -187,15 +192,38 @@ struct Ended {
 struct Task {
     rollout: Arc<Rollout>,
     works: HashMap<String, Work>,
+    /// Live apps of which the store had lost parts at the start: they are fetched again.
+    incomplete: BTreeSet<String>,
     fetches: JoinSet<Ended>,
+}
+
+/// The apps of the cluster that this node runs, and of which its store lacks a part. Blocks.
+fn incomplete_apps(registry: &Registry) -> BTreeSet<String> {
+    let routes = registry.routes();
+    let runs = |app: &&Arc<LiveApp>| app.reach == Reach::Cluster && app.code == Code::Here;
+    // What cannot be read is named when it is used.
+    let lacks =
+        |app: &&Arc<LiveApp>| registry.missing_of(&app.revision).is_ok_and(|missing| !missing.is_empty());
+    routes.apps().filter(runs).filter(lacks).map(|app| app.name.to_string()).collect()
 }
 
 impl Task {
     async fn read_all(&mut self) -> Result<(), StoreError> {
         let store = self.rollout.parts.store.clone();
         let objects = store.objects().clone();
-        let read = tokio::task::spawn_blocking(move || cluster_apps(&objects)).await;
-        let apps = read.map_err(|error| StoreError::Thread(std::io::Error::other(error)))??;
+        let registry = self.rollout.parts.registry.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            Ok::<_, StoreError>((cluster_apps(&objects)?, incomplete_apps(&registry)))
+        });
+        let (apps, incomplete) =
+            read.await.map_err(|error| StoreError::Thread(std::io::Error::other(error)))??;
+        for app in &incomplete {
+            tracing::warn!(
+                app,
+                "the store has lost parts of an app; they are fetched from the other nodes"
+            );
+        }
+        self.incomplete = incomplete;
         for app in apps.into_keys() {
             self.works.entry(app).or_default();
         }
@@ -274,7 +302,8 @@ impl Task {
         let registry = self.rollout.parts.registry.clone();
         let live = registry.routes().app(app).cloned();
         let local = live.as_ref().map(|live| Local {
-            deployment: live.deployment.clone(),
+            // What is not whole is not carried out.
+            deployment: live.deployment.clone().filter(|_| !self.incomplete.contains(app)),
             reach: live.reach,
             code: live.code,
         });
@@ -370,6 +399,7 @@ impl Task {
         let code = code.unwrap_or(Code::Elsewhere);
         match registry.adopt(app, deployment.clone(), code).await {
             Ok(deployed) => {
+                self.incomplete.remove(app);
                 let revision = deployed.app.revision.get(..12).unwrap_or_default();
                 tracing::info!(app, revision, by = deployment.node, "a revision from the cluster is live");
                 Outcome::again()

@@ -248,3 +248,51 @@ fn a_node_with_a_full_disk_keeps_its_revision_and_says_so_until_there_is_room() 
     until("there is room again", || small.http("POST", "/fn/answer", "").1, |answer| *answer == new);
     until("the list", || row(&large.ok(&["list", "--nodes"]), "n2"), |row| row.ends_with("live"));
 }
+
+/// Overwrites 16 bytes of an asset wherever the store has them; gives in how many files.
+fn damage_asset(data_dir: &Path, asset: &[u8]) -> usize {
+    let mut folders = vec![data_dir.join("store")];
+    let mut damaged = 0;
+    let part = &asset[1_000_000..1_000_064];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let content = std::fs::read(&path).unwrap();
+            if let Some(at) = content.windows(part.len()).position(|bytes| bytes == part) {
+                let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+                std::os::unix::fs::FileExt::write_all_at(&file, &[0; 16], at as u64).unwrap();
+                damaged += 1;
+            }
+        }
+    }
+    damaged
+}
+
+#[test]
+fn a_node_whose_disk_has_lost_an_artefact_fetches_it_again() {
+    isolated(|| {
+        let network = Topology::new().zone("hall", &["n1", "n2"]).build().unwrap();
+        let home = tempfile::tempdir().unwrap();
+        let home = home.path();
+        let mut nodes =
+            Vec::from(["n1", "n2"].map(|name| HostedNode::start(network.host(name), home, &[])));
+        unite(&nodes);
+        let (folder, expected) = app(home, 1, 40 * MB);
+        nodes[0].ok(&["deploy", folder.to_str().unwrap(), "--wait", "60s"]);
+        answers(&nodes[1], &expected);
+        let mut lost = nodes.pop().unwrap();
+        lost.kill();
+        let asset = std::fs::read(folder.join("model.bin")).unwrap();
+        assert!(damage_asset(lost.dir(), &asset) > 0, "the asset is in a file of the store");
+        // What was compiled is not what is looked for.
+        std::fs::remove_dir_all(lost.dir().join("cache")).unwrap();
+        drop(lost);
+        let again = HostedNode::start(network.host("n2"), home, &["--accept-loss"]);
+        answers(&again, &expected);
+        until("the list", || row(&nodes[0].ok(&["list", "--nodes"]), "n2"), |row| row.ends_with("live"));
+    });
+}
