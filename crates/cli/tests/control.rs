@@ -497,6 +497,8 @@ async fn a_program_that_speaks_no_http_gets_no_token() {
         let mut heard = [0; 24];
         tokio::io::AsyncReadExt::read_exact(&mut stream, &mut heard).await.unwrap();
         tokio::io::AsyncWriteExt::write_all(&mut stream, b"220 hello\r\n").await.unwrap();
+        // It goes on listening: what it said has arrived before its connection ends.
+        let _ = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut Vec::new()).await;
     });
     let (code, _, stderr) = fixture.run(&["list", "--node", &url]).await;
     assert_eq!(code, 4, "{stderr}");

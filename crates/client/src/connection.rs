@@ -249,15 +249,24 @@ async fn open(url: &NodeUrl, token: &Token, pin: Option<Fingerprint>) -> anyhow:
         })?
     } else if let Token::Found(token, found_in) = token {
         let mut attempt = 1;
+        let mut closed = None;
         loop {
             let connector = OnceConnector::new(url);
             let connected = endpoint.connect_with_connector(connector.clone()).await;
-            let mut channel = connected.map_err(|error| unreachable(url, &error))?;
+            let mut channel = match (connected, closed.take()) {
+                (Ok(channel), _) => channel,
+                // What went before says more.
+                (Err(_), Some(unproven)) => return Err(failure_of(&unproven)),
+                (Err(error), None) => return Err(unreachable(url, &error)),
+            };
             match proof::ask(&mut channel, &connector, url, token, found_in).await {
                 Ok(()) => break channel,
                 // Nothing was sent, and the node may have closed the connection in favour of a newer one.
-                Err(Unproven::Closed { .. }) if attempt < PROOF_ATTEMPTS => attempt += 1,
-                Err(error) => return Err(Failure::new(error.exit(), error.to_string())),
+                Err(error @ Unproven::Closed { .. }) if attempt < PROOF_ATTEMPTS => {
+                    attempt += 1;
+                    closed = Some(error);
+                }
+                Err(error) => return Err(failure_of(&error)),
             }
         }
     } else {
@@ -314,6 +323,10 @@ pub fn failure(status: &Status) -> anyhow::Error {
 /// True for the codec's refusal of a large message. An index out of range has the same code.
 fn is_too_large(status: &Status) -> bool {
     status.code() == Code::OutOfRange && status.message().contains("message length too large")
+}
+
+fn failure_of(error: &Unproven) -> anyhow::Error {
+    Failure::new(error.exit(), error.to_string())
 }
 
 /// The error if no node answers.

@@ -247,6 +247,10 @@ impl Task {
 
     /// Takes all steps that are possible now. Returns the time of the next one that has to wait.
     async fn step_all(&mut self) -> Option<Instant> {
+        if self.rollout.members().me.name.is_empty() {
+            // In no cluster, or no longer in one: what is here stays as it is.
+            return None;
+        }
         let mut apps: Vec<String> = self.works.keys().cloned().collect();
         // In the order of names: of two apps with a function of one name the first is live on all nodes.
         apps.sort_unstable();

@@ -157,7 +157,7 @@ fn a_function_runs_where_its_objects_are_until_they_have_arrived_here() {
     isolated(|| {
         let network = Topology::new().zone("hall", &["a", "b"]).build().unwrap();
         // The objects are 10 MB.
-        network.link("b").set(Conditions::default().with_rate(1_500_000));
+        network.link("b").set(Conditions::default().with_rate(400_000));
         let home = tempfile::tempdir().unwrap();
         let a = HostedNode::start(network.host("a"), home.path(), &[]);
         a.ok(&["cluster", "init", "--name", "a"]);

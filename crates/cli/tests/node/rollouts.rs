@@ -281,7 +281,7 @@ fn a_node_whose_disk_has_lost_an_artefact_fetches_it_again() {
         let mut nodes =
             Vec::from(["n1", "n2"].map(|name| HostedNode::start(network.host(name), home, &[])));
         unite(&nodes);
-        let (folder, expected) = app(home, 1, 40 * MB);
+        let (folder, expected) = app(home, 1, 24 * MB);
         nodes[0].ok(&["deploy", folder.to_str().unwrap(), "--wait", "60s"]);
         answers(&nodes[1], &expected);
         let mut lost = nodes.pop().unwrap();

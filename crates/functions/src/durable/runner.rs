@@ -220,10 +220,14 @@ impl DurableQueue {
             return self.fail(name, sequence, pending, error, Ran::default()).await;
         };
         drop(routes);
-        let admitted = self.invoker.admit_durable(function.clone(), invocation(name, &pending));
+        let mut invocation = invocation(name, &pending);
+        let traced = self.invoker.begin_trace(&mut invocation);
+        let admitted = self.invoker.admit_durable(function.clone(), invocation);
         let (result, ran) = match admitted {
             Ok(admitted) => {
-                let Attempt { result, timing, node } = self.invoker.attempt(admitted).await;
+                let attempt = self.invoker.attempt(admitted).await;
+                let Attempt { result, timing, node } =
+                    self.invoker.trace_attempt(traced, &function, attempt);
                 (result, Ran { timing, node })
             }
             Err(error) => (Err(error), Ran::default()),

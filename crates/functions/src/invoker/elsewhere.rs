@@ -134,16 +134,16 @@ impl Invoker {
 
     /// Attempts a durable invocation on another node, or here. Its effects are committed where it runs.
     pub(super) async fn attempt_elsewhere(self: &Arc<Self>, entered: Entered, node: RemoteNode) -> Attempt {
-        let Entered { mut invocation, function, since, time_limit, event_bytes, _in_flight } = entered;
-        let unix_us = self.clock.now_unix_us();
-        // The other node records the span, and returns it.
-        self.begin_trace(&mut invocation);
+        let Entered { invocation, function, since, time_limit, event_bytes, _in_flight } = entered;
+        let (id, unix_us) = (invocation.id.clone(), self.clock.now_unix_us());
         let placed = Placed { invocation, function: function.clone(), node, since };
         // It may wait as long as it may run.
         let deadline = since + 2 * time_limit + WAY;
         match self.call(&placed, Repeat::UntilDone, deadline, unix_us).await {
             Ended::There { result, timing, node, spans } => {
-                spans.into_iter().for_each(|span| self.traces.add(span, |text| text));
+                // The owner of the attempt records its span.
+                let of_others = spans.into_iter().filter(|span| span.id != id);
+                of_others.for_each(|span| self.traces.add(span, |text| text));
                 let nothing = |reply: Reply| (reply, Effects::of(0, &self.effect_bytes));
                 Attempt { result: result.map(nothing), timing, node: Some(node) }
             }

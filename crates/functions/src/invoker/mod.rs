@@ -420,25 +420,35 @@ impl Invoker {
             Place::Here(ticket) => ticket,
             Place::Elsewhere(node) => return Box::pin(self.attempt_elsewhere(entered, node)).await,
         };
-        let Entered { mut invocation, function, since, time_limit, event_bytes, _in_flight } = entered;
-        let id = invocation.id.clone();
-        let traced = self.begin_trace(&mut invocation);
-        let mut unfinished = Unfinished::new(self, &function, id, traced, since);
+        let Entered { invocation, function, since, time_limit, event_bytes, _in_flight } = entered;
+        let mut unfinished = Unfinished::new(self, &function, invocation.id.clone(), None, since);
         let (time, progress) =
             (Time { since, limit: time_limit, deadline: Deadline::PerPhase }, &mut unfinished.progress);
         let result = self.execute(invocation, &function, ticket, time, progress).await;
         drop(event_bytes);
-        let (id, traced, timing) = unfinished.finish();
+        let (_, _, timing) = unfinished.finish();
+        Attempt { result, timing, node: None }
+    }
+
+    /// Records the span of an attempt, before its effects are committed: `traced` is from [`begin_trace`](Self::begin_trace).
+    pub fn trace_attempt(
+        &self,
+        traced: Option<(Invocation, u64)>,
+        function: &LiveFunction,
+        attempt: Attempt,
+    ) -> Attempt {
+        let Some((invocation, _)) = &traced else { return attempt };
+        let (Attempt { result, timing, node }, id) = (attempt, invocation.id.clone());
         let (result, effects) = match result {
             Ok((reply, effects)) => (Ok(reply), Some(effects)),
             Err(error) => (Err(error), None),
         };
-        // The span ends here: the effects are committed together with the outcome, and belong to the queue.
-        let outcome = Outcome { id, result, timing, node: None };
-        self.end_trace(traced, &function, &outcome, Duration::ZERO);
-        let Outcome { result, timing, .. } = outcome;
-        let nothing = || Effects::of(0, &self.effect_bytes);
-        Attempt { result: result.map(|reply| (reply, effects.unwrap_or_else(nothing))), timing, node: None }
+        let outcome = Outcome { id, result, timing, node };
+        self.end_trace(traced, function, &outcome, Duration::ZERO);
+        let Outcome { result, timing, node, .. } = outcome;
+        let none = || Effects::of(0, &self.effect_bytes);
+        let result = result.map(|reply| (reply, effects.unwrap_or_else(none)));
+        Attempt { result, timing, node }
     }
 
     async fn execute(
