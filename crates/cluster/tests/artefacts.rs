@@ -156,7 +156,7 @@ fn several_large_parts_at_once_cost_little_more_than_one() {
     assert!(time <= Duration::from_secs(60), "{time:?}");
     // One chunk each.
     let (time, link, trunk) = parts_across_zones(20, 16, 60_000, Duration::from_millis(4));
-    assert!(link <= 2.0 && trunk <= 1.5, "{link} {trunk}");
+    assert!(link <= 2.6 && trunk <= 1.5, "{link} {trunk}");
     assert!(time <= Duration::from_secs(6), "{time:?}");
 }
 
