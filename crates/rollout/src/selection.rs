@@ -39,7 +39,7 @@ pub(crate) fn selected(app: &str, selection: &NodeSelection, members: &Members) 
     let is_counted = |member: &&Member| member.presence != Presence::Away && is_eligible(selection, member);
     let mut counted: Vec<_> =
         members.all().filter(is_counted).map(|one| ((weight(app, one), one.node_id), &one.zone)).collect();
-    counted.sort_unstable_by(|a, b| b.0.cmp(&a.0));
+    counted.sort_unstable_by_key(|one| std::cmp::Reverse(one.0));
     let mut zones = BTreeSet::new();
     match selection.on {
         NodeCount::All => {}
