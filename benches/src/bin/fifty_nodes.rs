@@ -229,9 +229,7 @@ fn large_artefact(
     if let Some(first) = fleet.members.first()
         && !arguments.only_artefact
     {
-        let none = app.join("none.yaml");
-        std::fs::write(&none, "")?;
-        first.ok(&["policy", "set", &none.to_string_lossy()])?;
+        first.ok(&["policy", "rm"])?;
     }
     let body = "large";
     std::fs::write(app.join("where.js"), format!("export default () => \"{body}\";\n"))?;

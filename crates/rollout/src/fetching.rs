@@ -117,6 +117,8 @@ impl Rollout {
         let mut fetch = std::pin::pin!(artefacts.fetch(blob, known, progress));
         let fetched = loop {
             tokio::select! {
+                // The fetch begins before its candidates are replaced: those of no fetch are lost.
+                biased;
                 fetched = &mut fetch => break fetched?,
                 Ok(()) = arrived.changed() => report(*arrived.borrow_and_update()),
                 Ok(()) = candidates.changed() => {

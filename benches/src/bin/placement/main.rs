@@ -224,7 +224,10 @@ fn set_policy(text: &str, entries: &[&Member<'_>]) -> anyhow::Result<()> {
     if let Some(first) = entries.first()
         && !has_it(first)?
     {
-        first.ok(&["policy", "set", &file])?;
+        match text {
+            "" => first.ok(&["policy", "rm"])?,
+            _ => first.ok(&["policy", "set", &file])?,
+        };
     }
     for entry in entries {
         let begun = Instant::now();
