@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed};
 
 use bytes::Bytes;
 use edgefaas_cluster::artefacts::{BlobDigest, Candidate, Role};
@@ -157,17 +157,24 @@ impl Rollout {
 }
 
 /// The progress of parts that are fetched at the same time, in thousandths of each.
-struct Progress(Vec<AtomicU16>);
+struct Progress {
+    parts: Vec<AtomicU16>,
+    /// Their sum.
+    sum: AtomicU64,
+}
 
 impl Progress {
     fn of(parts: usize) -> Self {
-        Self((0..parts).map(|_| AtomicU16::new(0)).collect())
+        Self { parts: (0..parts).map(|_| AtomicU16::new(0)).collect(), sum: AtomicU64::new(0) }
     }
 
     /// Sets the progress of a part. Gives that of all.
     fn set(&self, at: usize, permille: u16) -> u16 {
-        self.0[at].store(permille.min(1000), Relaxed);
-        (self.0.iter().map(|part| usize::from(part.load(Relaxed))).sum::<usize>() / self.0.len()) as u16
+        let permille = permille.min(1000);
+        let before = self.parts[at].swap(permille, Relaxed);
+        let added = u64::from(permille).wrapping_sub(u64::from(before));
+        let sum = self.sum.fetch_add(added, Relaxed).wrapping_add(added);
+        (sum / self.parts.len() as u64) as u16
     }
 }
 
@@ -261,6 +268,18 @@ mod tests {
         let found = candidates("a", &deployment, kind, &members);
         assert!(found.iter().all(|found| *found.zone == format!("z{}", found.node.0 % 2)));
         found.into_iter().map(|found| (found.node.0, found.role)).collect()
+    }
+
+    #[test]
+    fn the_progress_of_all_parts_is_their_mean() {
+        let progress = Progress::of(4);
+        assert_eq!(progress.set(0, 500), 125);
+        assert_eq!(progress.set(3, 2_000), 375);
+        assert_eq!(progress.set(0, 100), 275, "a part that begins anew");
+        assert_eq!(
+            [(0, 1000), (1, 1000), (2, 1000)].map(|(at, done)| progress.set(at, done)),
+            [500, 750, 1000]
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Cron triggers of a cluster: which node fires, and that one fires if that node is lost.
 
 use std::path::Path;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use edgefaas_testnet::{Topology, isolated};
 use serde_json::Value;
@@ -62,10 +62,11 @@ fn what_a_lost_node_was_to_fire_is_fired_by_another_one() {
         objects.iter().for_each(|object| wait_until(&nodes[1], object, 1));
         // It is silent: that it is lost shows only after seconds.
         nodes[1].signal("-STOP");
-        let stopped_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+        // The last that has fired. What is due two periods later, the stopped one has not fired.
+        let seen = objects.iter().map(|object| newest(&nodes[0], object)).max().unwrap();
         nodes[0].wait_for_loss("b");
         nodes[1].kill();
-        let first = stopped_ms.next_multiple_of(PERIOD_MS);
+        let first = seen + 2 * PERIOD_MS;
         let last = first + 4 * PERIOD_MS;
         objects.iter().for_each(|object| wait_until(&nodes[0], object, last + PERIOD_MS));
         for object in &objects {

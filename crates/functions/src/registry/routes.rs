@@ -311,15 +311,15 @@ impl Routes {
         &self.schedules
     }
 
-    /// Identifications of the schedules of an app, within it: those of its cron triggers, and the names of its workflows that
-    /// have a schedule.
-    pub fn schedule_ids<'a>(&'a self, app: &'a str) -> impl Iterator<Item = String> + 'a {
-        let of_functions = self.schedules.iter().filter(move |route| &*route.function.app == app);
-        let of_workflows = self
-            .workflows()
-            .filter(move |workflow| &*workflow.app == app && workflow.program.schedule.is_some());
-        let names = of_workflows.map(|workflow| workflow.name.to_string());
-        of_functions.map(|route| route.function.schedule_id(&route.schedule)).chain(names)
+    /// The schedules, each as its app and its identification within that: those of cron triggers, and the names of workflows
+    /// that have a schedule.
+    pub fn schedule_ids(&self) -> impl Iterator<Item = (&str, String)> {
+        let of_functions = self.schedules.iter().map(|route| {
+            let function = &route.function;
+            (&*function.app, function.schedule_id(&route.schedule))
+        });
+        let scheduled = self.workflows().filter(|workflow| workflow.program.schedule.is_some());
+        of_functions.chain(scheduled.map(|workflow| (&*workflow.app, workflow.name.to_string())))
     }
 }
 

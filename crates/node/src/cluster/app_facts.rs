@@ -43,6 +43,10 @@ fn app_facts(
     pending: &BTreeMap<String, NextRevision>,
     recoveries: &Recoveries,
 ) -> Vec<AppFact> {
+    let mut schedules: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+    for (app, id) in routes.schedule_ids() {
+        schedules.entry(app).or_default().push(schedule_digest(&id));
+    }
     let mut facts = BTreeMap::new();
     for app in routes.apps() {
         if let Some(live) = live_revision(app) {
@@ -53,7 +57,7 @@ fn app_facts(
                     live: Some(live),
                     next: None,
                     lacks_objects: app.code == Code::Here && lacks_objects(app, recoveries),
-                    schedules: routes.schedule_ids(&app.name).map(|id| schedule_digest(&id)).collect(),
+                    schedules: schedules.remove(&*app.name).unwrap_or_default(),
                 },
             );
         }

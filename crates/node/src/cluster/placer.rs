@@ -158,15 +158,21 @@ impl PolicyPlacer {
     pub async fn run(self: Arc<Self>, cancel: CancellationToken) {
         let (mut routes, mut view) = (self.registry.changes(), self.cluster.watch_view());
         loop {
-            self.mark_placed();
-            self.name_this_node(&view.borrow_and_update());
-            drop(self.current());
+            view.mark_unchanged();
+            self.refresh();
             tokio::select! {
                 () = cancel.cancelled() => return,
                 Ok(()) = routes.changed() => {}
                 Ok(()) = view.changed() => {}
             }
         }
+    }
+
+    /// Takes the apps and the cluster as they are now.
+    pub fn refresh(&self) {
+        self.mark_placed();
+        self.name_this_node(&self.cluster.view());
+        drop(self.current());
     }
 
     /// Marks the functions whose place the policy decides.

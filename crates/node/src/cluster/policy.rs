@@ -11,9 +11,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Cluster, PolicyPlacer};
 
-/// Puts the policies that this node has kept into force: before it runs an invocation, new or pending.
+/// Puts the policies that this node has kept into force, also if it has none: before it runs an invocation, new or pending.
 pub fn begin_policy(store: &Store, placer: &PolicyPlacer, cluster: &Cluster) {
     apply(store, placer, cluster, &mut 0);
+    placer.refresh();
 }
 
 /// Puts every change of the policies of the cluster into force, until `cancel` fires.

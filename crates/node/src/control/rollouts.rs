@@ -124,11 +124,7 @@ impl ClusterCommands {
         now_unix_ms: u64,
         wait: Duration,
     ) -> Result<proto::SetPolicyResponse, PolicyChangeError> {
-        match self.cluster.standing()? {
-            Standing::Member => {}
-            Standing::Alone => return Err(PolicyChangeError::NoMember),
-            Standing::Revoked { cluster } => return Err(PolicyChangeError::Revoked { cluster }),
-        }
+        self.must_be_member()?;
         let policy = Policy::parse(&text)
             .map_err(|error| PolicyChangeError::Invalid { report: error.report("policy", &text) })?;
         let warning = |warning: Warning| proto::PolicyWarning {
@@ -148,17 +144,23 @@ impl ClusterCommands {
         now_unix_ms: u64,
         wait: Duration,
     ) -> Result<proto::RemovePolicyResponse, PolicyChangeError> {
-        if !self.is_member() {
-            return Err(PolicyChangeError::NoMember);
-        }
+        self.must_be_member()?;
         let known = shared_policy(self.store.objects())?;
         let is_none = |known: &SharedPolicy| known.current.text.is_empty() && known.lost.is_empty();
         if known.as_ref().is_none_or(is_none) {
             return Err(PolicyChangeError::NoPolicy);
         }
-        let none = (Policy::default(), String::new());
-        let nodes = self.put_policy(known.as_ref(), none.0, none.1, now_unix_ms, wait).await?;
+        let (policy, text) = (Policy::default(), String::new());
+        let nodes = self.put_policy(known.as_ref(), policy, text, now_unix_ms, wait).await?;
         Ok(proto::RemovePolicyResponse { nodes })
+    }
+
+    fn must_be_member(&self) -> Result<(), PolicyChangeError> {
+        match self.cluster.standing()? {
+            Standing::Member => Ok(()),
+            Standing::Alone => Err(PolicyChangeError::NoMember),
+            Standing::Revoked { cluster } => Err(PolicyChangeError::Revoked { cluster }),
+        }
     }
 
     async fn put_policy(
