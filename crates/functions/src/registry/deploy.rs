@@ -576,3 +576,6 @@ fn pick_revision(app: &LiveApp, prefix: &str) -> Result<String, DeployError> {
         }),
     }
 }
+
+#[cfg(test)]
+mod tests;
