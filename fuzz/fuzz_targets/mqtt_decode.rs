@@ -5,7 +5,7 @@
 use std::num::NonZeroU16;
 
 use bytes::BytesMut;
-use edgefaas_broker::wire::{Decoder, Encoder, Packet, PublishHeader};
+use edgefaas_broker::wire::{Decoder, Encoder, Packet, PublishHeader, TopicAlias};
 use edgefaas_broker::{QoS, TopicName, Version};
 use libfuzzer_sys::fuzz_target;
 
@@ -33,6 +33,9 @@ fuzz_target!(|input: (u8, u8, Vec<u8>)| {
                         expiry_seconds: message
                             .properties()
                             .and_then(|properties| properties.expiry_seconds),
+                        duplicate: message.qos() != QoS::AtMostOnce && start & 64 != 0,
+                        alias: (version == Version::V5 && start & 128 != 0)
+                            .then_some(TopicAlias { number: NonZeroU16::MIN, known: start & 32 != 0 }),
                     };
                     let mut out = BytesMut::new();
                     encoder.publish(&mut out, &message, header).expect("what came in goes out");
