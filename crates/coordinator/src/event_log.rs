@@ -21,7 +21,7 @@ use edgefaas_functions::durable::AnswerTo;
 use edgefaas_functions::invocation::InvocationError;
 use edgefaas_functions::registry::LiveWorkflow;
 use edgefaas_state::store::{Batch, StoreError};
-use edgefaas_workflow::instance::{Action, Cut, FrameId, Instance, SnapshotError};
+use edgefaas_workflow::instance::{Action, Cut, FrameId, Instance, Permits, Refused, SnapshotError};
 use edgefaas_workflow::{DefinitionError, Environment, Event, WorkflowError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -84,6 +84,9 @@ struct EventRecord {
     /// The end of its turn, see [`Instance::cut_after`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cut_after: Option<u32>,
+    /// See [`Instance::refused`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    refused: Vec<Refused>,
 }
 
 /// An event of the current turn. It is added to the batch when the turn has ended.
@@ -219,7 +222,7 @@ impl Coordinator {
 
     fn event_record(&self, event: &Event) -> EventRecord {
         let (now_ms, unix_ms) = (self.time.now_ms(), self.clock.now_unix_ms());
-        EventRecord { now_ms, unix_ms, event: event.clone(), cut_after: None }
+        EventRecord { now_ms, unix_ms, event: event.clone(), cut_after: None, refused: Vec::new() }
     }
 
     /// Assigns the next number in the event log to an event that is about to be delivered. [`log_turn`](Self::log_turn)
@@ -253,7 +256,11 @@ impl Coordinator {
     /// Adds an event whose turn has ended.
     pub(super) fn log_turn(&self, state: &RunState, logged: Logged, batch: &mut Batch) {
         let Logged { key, record } = logged;
-        let record = EventRecord { cut_after: state.instance.cut_after(), ..record };
+        let record = EventRecord {
+            cut_after: state.instance.cut_after(),
+            refused: state.instance.refused().to_vec(),
+            ..record
+        };
         batch.put(&self.store.spaces().invocations, key, encode(&record));
     }
 
@@ -541,6 +548,7 @@ impl Coordinator {
                     observed: false,
                     memory_bytes: running.memory_bytes,
                     cut: Cut::Recorded(record.cut_after),
+                    permits: Permits::Recorded(&record.refused),
                 };
                 // The actions of a recorded event are dropped here: they are done, or `resume` repeats them.
                 // `Event::Continue` continues a turn.
@@ -581,6 +589,8 @@ impl Coordinator {
                 observed: false,
                 memory_bytes: running.memory_bytes,
                 cut: Cut::Memory,
+                // Open tasks have sent their messages.
+                permits: Permits::ANY_MESSAGE,
             };
             let actions = state.instance.outstanding(&program, &environment);
             self.settle(running, &mut state);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use edgefaas_functions::durable::AnswerTo;
 use edgefaas_functions::registry::LiveWorkflow;
 use edgefaas_workflow::instance::FrameId;
+use edgefaas_workflow::{ErrorKind, WorkflowError};
 use parking_lot::Mutex;
 use serde_json::Value;
 use ulid::Ulid;
@@ -106,6 +107,23 @@ impl Start {
             answer: None,
         }
     }
+}
+
+/// Like [`input_of`], for a payload with a media type.
+///
+/// # Errors
+/// A validation error if the type is `application/json` or ends with `+json` (RFC 6839) and the payload is neither JSON nor
+/// empty.
+pub fn declared_input_of(payload: &[u8], content_type: Option<&str>) -> Result<Value, WorkflowError> {
+    let media_type = content_type.and_then(|text| text.split(';').next()).unwrap_or_default().trim();
+    let media_type = media_type.to_ascii_lowercase();
+    if payload.is_empty() || !(media_type == "application/json" || media_type.ends_with("+json")) {
+        return Ok(input_of(payload));
+    }
+    serde_json::from_slice(payload).map_err(|error| {
+        let detail = format!("the input is declared as {media_type} and is not JSON: {error}");
+        WorkflowError::new(ErrorKind::Validation, detail).at("/input")
+    })
 }
 
 /// A payload as the input of a workflow: JSON unchanged, other text as a string, other bytes in base64, null for an

@@ -41,7 +41,7 @@ mod turn;
 
 pub use coordinator::{Coordinator, CoordinatorParts, Figures, WorkflowLimits, WorkflowReading};
 pub use incoming_messages::{Offered, trace_parent};
-pub use instance::{Running, Start, input_of};
+pub use instance::{Running, Start, declared_input_of, input_of};
 pub use instance_view::InstanceView;
 pub use manage::ChangeError;
 pub use root_budget::RootLimits;

@@ -17,6 +17,7 @@ use edgefaas_isolates::Reply;
 use edgefaas_manifest::Permissions;
 use edgefaas_workflow::event::lifecycle;
 use edgefaas_workflow::instance::{Content, Note, NoteKind, Outgoing};
+use edgefaas_workflow::{ErrorKind, WorkflowError, weight};
 use serde_json::{Value, json};
 use ulid::Ulid;
 
@@ -55,6 +56,49 @@ pub(super) enum MessageError {
     TooLarge { bytes: usize, max_bytes: usize },
 }
 
+impl From<MessageError> for WorkflowError {
+    /// The error of the task that sends the message.
+    fn from(error: MessageError) -> Self {
+        let kind = match &error {
+            MessageError::Forbidden { .. } | MessageError::Reserved { .. } => ErrorKind::Authorization,
+            MessageError::Topic { .. }
+            | MessageError::EventType { .. }
+            | MessageError::NoTopic
+            | MessageError::Properties(_)
+            | MessageError::TooLarge { .. } => ErrorKind::Validation,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+/// The most bytes of JSON that a byte of a value's weight can become: a control character is written as `\u0000`.
+const JSON_BYTES: usize = 6;
+/// More than what a message has beside its topic, headers and payload.
+const FRAME_BYTES: usize = 256;
+
+/// Whether a workflow may send a message, of at most `max_bytes` with its properties.
+///
+/// # Errors
+/// The error of the task, see [`MessageError`].
+pub(super) fn may_send(
+    outgoing: &Outgoing,
+    permissions: &Permissions,
+    max_bytes: usize,
+) -> Result<(), WorkflowError> {
+    let topic = topic_of(outgoing, permissions)?;
+    let content = match &outgoing.content {
+        Content::CloudEvent(event) => weight(event),
+        Content::Payload(payload) => weight(payload),
+    };
+    // Small messages, nearly all, are written as text once only, when they are sent.
+    let is_small =
+        content.saturating_mul(JSON_BYTES).saturating_add(topic.as_str().len() + FRAME_BYTES) <= max_bytes;
+    if !is_small || !outgoing.headers.is_empty() {
+        of(outgoing, permissions, max_bytes)?;
+    }
+    Ok(())
+}
+
 /// The message that a workflow sends, of at most `max_bytes` with its properties.
 ///
 /// # Errors
@@ -64,27 +108,7 @@ pub(super) fn of(
     permissions: &Permissions,
     max_bytes: usize,
 ) -> Result<Message, MessageError> {
-    let topic = match (&outgoing.topic, &outgoing.content) {
-        (Some(topic), _) => {
-            let name = TopicName::new(topic.as_str())
-                .map_err(|error| MessageError::Topic { topic: topic.clone(), error })?;
-            if !permissions.allows_publish(topic) {
-                return Err(MessageError::Forbidden { topic: topic.clone() });
-            }
-            if !functions_may_publish(topic) {
-                return Err(MessageError::Reserved { topic: topic.clone() });
-            }
-            name
-        }
-        (None, Content::CloudEvent(event)) => {
-            let kind = event.get("type").and_then(Value::as_str).unwrap_or_default();
-            let level: String =
-                kind.chars().map(|c| if matches!(c, '+' | '#' | '/' | '\0') { '_' } else { c }).collect();
-            TopicName::new(format!("{EMITTED_EVENTS}{level}"))
-                .map_err(|error| MessageError::EventType { kind: kind.to_owned(), error })?
-        }
-        (None, Content::Payload(_)) => return Err(MessageError::NoTopic),
-    };
+    let topic = topic_of(outgoing, permissions)?;
     let (payload, content_type) = match &outgoing.content {
         Content::CloudEvent(event) => (event.to_string(), Some(CLOUD_EVENT)),
         Content::Payload(Value::String(text)) => (text.clone(), None),
@@ -112,6 +136,30 @@ pub(super) fn of(
     match bytes > max_bytes {
         true => Err(MessageError::TooLarge { bytes, max_bytes }),
         false => Ok(message),
+    }
+}
+
+fn topic_of(outgoing: &Outgoing, permissions: &Permissions) -> Result<TopicName, MessageError> {
+    match (&outgoing.topic, &outgoing.content) {
+        (Some(topic), _) => {
+            let name = TopicName::new(topic.as_str())
+                .map_err(|error| MessageError::Topic { topic: topic.clone(), error })?;
+            if !permissions.allows_publish(topic) {
+                return Err(MessageError::Forbidden { topic: topic.clone() });
+            }
+            if !functions_may_publish(topic) {
+                return Err(MessageError::Reserved { topic: topic.clone() });
+            }
+            Ok(name)
+        }
+        (None, Content::CloudEvent(event)) => {
+            let kind = event.get("type").and_then(Value::as_str).unwrap_or_default();
+            let level: String =
+                kind.chars().map(|c| if matches!(c, '+' | '#' | '/' | '\0') { '_' } else { c }).collect();
+            TopicName::new(format!("{EMITTED_EVENTS}{level}"))
+                .map_err(|error| MessageError::EventType { kind: kind.to_owned(), error })
+        }
+        (None, Content::Payload(_)) => Err(MessageError::NoTopic),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use edgefaas_workflow::instance::{Action, Cut, Instance, NextTask, Note};
+use edgefaas_workflow::instance::{Action, Cut, Instance, NextTask, Note, Outgoing, Permits};
 use edgefaas_workflow::{Environment, Event};
 use serde_json::Value;
 
@@ -11,6 +11,7 @@ use super::compute::SLICE;
 use super::coordinator::Coordinator;
 use super::discard::discard;
 use super::instance::Running;
+use super::outgoing_messages::may_send;
 use super::root_budget::NodeBudget;
 use super::run_state::{Pace, Refusal, RunState};
 
@@ -106,6 +107,9 @@ impl Coordinator {
             running.trace_parent.is_some() || self.has_lifecycle_subscriber(&running.workflow.name);
         let runtime = &self.runtime;
         let memory_bytes = running.memory_bytes;
+        let max_message_bytes = self.publisher.max_message_bytes();
+        let may_send =
+            |outgoing: &Outgoing| may_send(outgoing, &running.workflow.permissions, max_message_bytes);
         let environment = Environment {
             now_ms,
             unix_ms,
@@ -114,6 +118,7 @@ impl Coordinator {
             observed,
             memory_bytes,
             cut: Cut::Memory,
+            permits: Permits::Asked(&may_send),
         };
         let is_refusal = matches!(event, Event::Refuse { .. });
         let (mut actions, mut later) = (Vec::new(), None);
@@ -175,9 +180,12 @@ impl Coordinator {
         let (of, program) = (running.clone(), running.workflow.program.clone());
         let bytes = paused.instance.bytes();
         let mut paused = Some(paused);
+        let max_message_bytes = self.publisher.max_message_bytes();
         let turn = self.compute.run(bytes, move || {
             let mut turn = paused.take()?;
             let Paused { now_ms, unix_ms, observed, .. } = *turn;
+            let may_send =
+                |outgoing: &Outgoing| may_send(outgoing, &of.workflow.permissions, max_message_bytes);
             let environment = Environment {
                 now_ms,
                 unix_ms,
@@ -186,6 +194,7 @@ impl Coordinator {
                 observed,
                 memory_bytes: of.memory_bytes,
                 cut: Cut::Memory,
+                permits: Permits::Asked(&may_send),
             };
             let started = Instant::now();
             let (bytes_before, budget) = (turn.instance.bytes(), &of.root.node);

@@ -57,9 +57,9 @@ pub fn call_topic(function: &str) -> String {
     format!("{PREFIX}{}/{function}/invoke", CallKind::Function.level())
 }
 
-/// True if functions may publish to the topic. Under `$faas/` they may publish calls only.
+/// True if functions and workflows may publish to the topic: it is open, or a call.
 pub fn functions_may_publish(topic: &str) -> bool {
-    !topic.starts_with(PREFIX) || parse_call(topic).is_some()
+    is_open(topic) || parse_call(topic).is_some()
 }
 
 /// True if the node publishes messages to this topic that can trigger functions.

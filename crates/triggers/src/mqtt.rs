@@ -10,7 +10,7 @@ use edgefaas_broker::topic::TopicName;
 use edgefaas_broker::{
     Client, Message, Origin, PublishHook, Publishing, QoS, RejectReason, Verdict, Version,
 };
-use edgefaas_coordinator::{Coordinator, Start, input_of, trace_parent};
+use edgefaas_coordinator::{Coordinator, Start, declared_input_of, trace_parent};
 use edgefaas_functions::answer::Answer;
 use edgefaas_functions::dead_letter;
 use edgefaas_functions::drain::Drain;
@@ -369,7 +369,11 @@ fn call_workflow(
         let near = routes.near_workflows(call.function);
         return Err(InvocationError::UnknownFunction { name: call.function.to_owned(), near });
     };
-    let mut start = Start::new(workflow.clone(), input_of(message.payload()), message.payload().len());
+    let content_type = message.properties().and_then(|properties| properties.content_type.as_deref());
+    let input = declared_input_of(message.payload(), content_type).map_err(|error| {
+        InvocationError::Workflow { workflow: call.function.to_owned(), error: Box::new(error) }
+    })?;
+    let mut start = Start::new(workflow.clone(), input, message.payload().len());
     start.depth = depth_of(origin);
     start.trace_parent = trace_parent(message);
     start.answer = answer.as_ref().map(answer_record);

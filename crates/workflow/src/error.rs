@@ -8,6 +8,14 @@ use crate::data::Data;
 /// Prefix of the types of all errors that the DSL defines.
 pub const TYPE_PREFIX: &str = "https://serverlessworkflow.io/spec/1.0.0/errors/";
 
+/// The beginning of the same types in the specification's section on errors and in its examples.
+const OTHER_TYPE_PREFIX: &str = "https://serverlessworkflow.io/dsl/errors/types/";
+
+/// The name of the type of an error, from either spelling of the specification. `None` for a type of the user.
+pub(crate) fn type_name(kind: &str) -> Option<&str> {
+    kind.strip_prefix(TYPE_PREFIX).or_else(|| kind.strip_prefix(OTHER_TYPE_PREFIX))
+}
+
 /// An error that a workflow raises, catches or ends with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{}", self.summary())]
@@ -134,9 +142,9 @@ impl WorkflowError {
         Data::from_json(&self.to_json()).unwrap_or_default()
     }
 
-    /// The type without [`TYPE_PREFIX`]; the whole type if the DSL does not define it.
+    /// The name of the type; the whole type if the DSL does not define it.
     pub fn short_kind(&self) -> &str {
-        self.kind.strip_prefix(TYPE_PREFIX).unwrap_or(&self.kind)
+        type_name(&self.kind).unwrap_or(&self.kind)
     }
 
     fn summary(&self) -> String {

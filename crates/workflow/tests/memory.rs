@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use edgefaas_workflow::instance::Cut;
+use edgefaas_workflow::instance::{Cut, Permits};
 use edgefaas_workflow::{Action, Environment, Event, Instance, Program, Status, compile};
 use serde_json::{Value, json};
 
@@ -34,6 +34,7 @@ fn environment(none: &Value) -> Environment<'_> {
         observed: false,
         memory_bytes: u64::MAX,
         cut: Cut::Memory,
+        permits: Permits::ANY_MESSAGE,
     }
 }
 

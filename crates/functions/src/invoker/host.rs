@@ -22,7 +22,7 @@ use super::workflow_call::WorkflowCall;
 use crate::invocation::{Invocation, InvocationError, Lineage, Principal};
 use crate::outgoing;
 use crate::registry::LiveFunction;
-use crate::topics::{PREFIX, call_topic, functions_may_publish};
+use crate::topics::{call_topic, functions_may_publish};
 
 /// Minimum number of bytes that a log line counts.
 const LINE_BYTES: usize = 16;
@@ -100,7 +100,7 @@ impl Host for InvocationHost {
         // Subscribers trust dead letters and events, so functions must not publish them.
         if !functions_may_publish(topic.as_str()) {
             return Err(HostError::NotPermitted(format!(
-                "function `{}` may not publish to `{}`: under {PREFIX} functions may publish calls only ({})",
+                "function `{}` may not publish to `{}`: of topics that start with `$`, functions may publish calls only ({})",
                 self.function.name,
                 topic.as_str(),
                 call_topic("NAME")

@@ -12,7 +12,7 @@ use edgefaas_state::store::{Batch, Durability};
 
 use super::app_records::{self, AppRecord, Code, FORMAT, Reach, Revision};
 use super::cluster_apps::{self, ClusterApp, Deployment};
-use super::deploy_checks::{check_assets, check_calls, check_sources, check_workflow_files};
+use super::deploy_checks::{check_assets, check_calls, check_sources, check_topics, check_workflow_files};
 use super::deploy_error::DeployError;
 use super::dry_run::{self, DryRunError};
 use super::matching_nodes::{MatchingNodes, check_nodes};
@@ -195,6 +195,7 @@ impl Registry {
         let routes = self.routes.load_full();
         check_names(&manifest, &live_workflows, &routes)?;
         let (mut refused, mut warnings) = check_calls(&manifest, &live_workflows, &routes);
+        refused.extend(check_topics(&live_workflows));
         match &aim {
             // The node that got the deploy has checked it. What it calls may arrive here later.
             Aim::Adopt(..) => warnings.append(&mut refused),

@@ -9,6 +9,7 @@ use edgefaas_manifest::{MAX_ASSETS, Manifest, SourceKind, is_asset_name};
 
 use super::deploy_error::DeployError;
 use super::{LiveWorkflow, Routes, near};
+use crate::topics::functions_may_publish;
 
 pub(super) fn check_sources(
     manifest: &Manifest,
@@ -99,4 +100,25 @@ pub(super) fn check_calls(
         }
     }
     (refused, missing)
+}
+
+/// Problems with the topics without expressions that tasks of workflows send to: without permission, or of the node.
+pub(super) fn check_topics(workflows: &[Arc<LiveWorkflow>]) -> Vec<String> {
+    let mut problems = Vec::new();
+    for workflow in workflows {
+        for (node, topic) in workflow.program.constant_topics() {
+            let (name, path) = (&workflow.name, &node.path);
+            if !functions_may_publish(topic) {
+                problems.push(format!(
+                    "workflow `{name}` sends to `{topic}` in {path}: only the node publishes there"
+                ));
+            } else if !workflow.permissions.allows_publish(topic) {
+                problems.push(format!(
+                    "workflow `{name}` sends to `{topic}` in {path}, which its permissions do not name: \
+                     [workflows.{name}.permissions] publish = [\"{topic}\"], or --allow publish={topic} for a single file"
+                ));
+            }
+        }
+    }
+    problems
 }

@@ -73,7 +73,7 @@ pub enum DeployError {
         /// Its file.
         file: String,
     },
-    /// Workflows have calls that are not permitted, or (in a strict deploy) calls of unknown functions.
+    /// Workflows have calls or topics that are not permitted, or (in a strict deploy) calls of unknown functions.
     #[error("{}", problems.join("\n"))]
     Calls {
         /// One line for each call.

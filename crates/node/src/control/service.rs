@@ -13,7 +13,7 @@ use edgefaas_broker::{QueueFigures, TopicFilter};
 use edgefaas_coordinator::{ChangeError, Start, input_of};
 use edgefaas_functions::invocation::{Invocation, InvocationError, Principal};
 use edgefaas_functions::logs::LogLine;
-use edgefaas_functions::registry::{Deploy, DeployError, Scope};
+use edgefaas_functions::registry::{Deploy, DeployError, LiveApp, Scope};
 use edgefaas_functions::secrets::{SecretError, SecretName};
 use edgefaas_isolates::{DirectCall, Event, Trigger};
 use futures_util::Stream;
@@ -71,7 +71,7 @@ struct ControlService {
 }
 
 impl ControlService {
-    fn app(&self, app: &edgefaas_functions::registry::LiveApp) -> proto::App {
+    fn app(&self, app: &LiveApp) -> proto::App {
         let durable = &self.parts.durable;
         convert::app(app, |function| durable.pending(function))
     }
@@ -118,6 +118,7 @@ impl Control for ControlService {
             .map_err(deploy_status)?;
         let routes = self.parts.registry.routes();
         let mut warnings = warnings(&deployed.app, |name| routes.function(name).is_some());
+        warnings.extend(self.unset_secrets(&deployed.app));
         warnings.extend(deployed.warnings);
         let placer = &self.parts.apps.placer;
         warnings.extend(deployed.app.functions.iter().filter_map(|function| placer.unknown_tag(function)));
@@ -552,7 +553,26 @@ async fn send_lines(
 }
 
 /// Warnings of a deploy: functions that are named and do not exist.
-fn warnings(app: &edgefaas_functions::registry::LiveApp, exists: impl Fn(&str) -> bool) -> Vec<String> {
+impl ControlService {
+    /// A warning for each secret that a function or workflow of the app names and that is not set.
+    fn unset_secrets(&self, app: &LiveApp) -> Vec<String> {
+        let functions = app.functions.iter().map(|function| (&function.name, &function.spec.secrets));
+        let workflows = app.workflows.iter().map(|workflow| (&workflow.name, &workflow.program.secrets));
+        let mut warnings = Vec::new();
+        for (name, secrets) in functions.chain(workflows) {
+            let is_unset = |secret: &&String| self.parts.secrets.get(&app.name, secret).is_none();
+            warnings.extend(secrets.iter().filter(is_unset).map(|secret| {
+                format!(
+                    "`{name}` reads secret `{secret}`, which is not set: edgefaas secrets set --app {} {secret}",
+                    app.name
+                )
+            }));
+        }
+        warnings
+    }
+}
+
+fn warnings(app: &LiveApp, exists: impl Fn(&str) -> bool) -> Vec<String> {
     let mut warnings = Vec::new();
     for function in &app.functions {
         for called in &function.spec.permissions.call {

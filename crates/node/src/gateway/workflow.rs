@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use edgefaas_coordinator::{Start, input_of};
+use edgefaas_coordinator::{Start, declared_input_of};
 use edgefaas_functions::invocation::{InvocationError, Outcome};
 use edgefaas_functions::problem::Problem;
-use http::header::{ALLOW, HeaderValue};
+use http::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request};
 use hyper::body::Incoming;
 
@@ -59,7 +59,15 @@ pub(super) async fn run(
         return problem_reply(&no_reply_memory(&error));
     }
     let reservation = gateway.replies.unreserved(progress);
-    let mut start = Start::new(workflow, input_of(&body), body.len());
+    let declared = header_text(&head.headers, CONTENT_TYPE.as_str());
+    let input = match declared_input_of(&body, declared.as_deref()) {
+        Ok(input) => input,
+        Err(error) => {
+            let error = InvocationError::Workflow { workflow: name.to_owned(), error: Box::new(error) };
+            return problem_reply(&Problem::of(&error, None).shown_to(authorised.audience));
+        }
+    };
+    let mut start = Start::new(workflow, input, body.len());
     start.trace_parent = header_text(&head.headers, "traceparent");
     let Outcome { id, result, timing, .. } = gateway.coordinator.run_workflow(start).await;
     let result = result.map_err(|error| Problem::of(&error, Some(&id)));

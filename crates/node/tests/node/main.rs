@@ -23,4 +23,5 @@ mod restart;
 mod reuse;
 mod support;
 mod upgrade;
+mod workflow_effects;
 mod workflows;

@@ -51,6 +51,7 @@ struct Compiled {
     source: String,
     variables: Vec<String>,
     quick_bytes: u64,
+    secrets: Vec<String>,
     native: Option<Node>,
     /// The form that jaq runs. If there is a native form, this one is compiled at the first fallback.
     interpreted: OnceLock<Option<Interpreted>>,
@@ -62,8 +63,9 @@ impl Expression {
     pub fn parse(source: &str, variables: &[&str]) -> Result<Self, ExpressionError> {
         let inside = expression_text(source).unwrap_or(source);
         let start = source::offset_of(source, inside.as_ptr().addr()).unwrap_or_default();
-        let (native, interpreted, quick_bytes) = source::parse(inside, |term| {
-            compile::compile(inside, term, variables)
+        let ((native, interpreted, quick_bytes), secrets) = source::parse(inside, |term| {
+            let secrets = tree::keys_of(&term, "$secrets");
+            Ok((compile::compile(inside, term, variables)?, secrets))
         })
         .map_err(|wrong| ExpressionError {
             message: wrong.message,
@@ -74,6 +76,7 @@ impl Expression {
             source: inside.to_owned(),
             variables: variables.iter().map(|name| (*name).to_owned()).collect(),
             quick_bytes,
+            secrets: secrets.into_iter().collect(),
             native,
             interpreted,
         })))
@@ -92,6 +95,11 @@ impl Expression {
     /// The size of data, in bytes, with which an evaluation takes at most about one millisecond; 0 if this is unknown.
     pub(crate) fn quick_bytes(&self) -> u64 {
         self.0.quick_bytes
+    }
+
+    /// The secrets that it names as `$secrets.NAME` or `$secrets["NAME"]`, each once.
+    pub(crate) fn secrets(&self) -> &[String] {
+        &self.0.secrets
     }
 
     /// Evaluates the expression for `input`. The value is null if the expression has no output. `now_unix_ms` is the time for

@@ -57,6 +57,11 @@ impl Template {
         self.0.quick_bytes()
     }
 
+    /// Calls `look` for each of its expressions.
+    pub(crate) fn each_expression(&self, look: &mut dyn FnMut(&Expression)) {
+        self.0.each_expression(look);
+    }
+
     /// Returns the value, with each expression replaced by its result; see [`Expression::eval`].
     pub fn eval(&self, input: &Data, variables: &dyn Variables, bounds: Bounds) -> Result<Data, EvalError> {
         let mut left_bytes = bounds.memory_bytes;
@@ -72,6 +77,15 @@ impl Part {
             Self::Expression(expression) => expression.quick_bytes(),
             Self::Array(items) => least(&mut items.iter().map(Self::quick_bytes)),
             Self::Object(keys) => least(&mut keys.iter().map(|(_, part)| part.quick_bytes())),
+        }
+    }
+
+    fn each_expression(&self, look: &mut dyn FnMut(&Expression)) {
+        match self {
+            Self::Literal(..) => {}
+            Self::Expression(expression) => look(expression),
+            Self::Array(items) => items.iter().for_each(|item| item.each_expression(look)),
+            Self::Object(keys) => keys.iter().for_each(|(_, part)| part.each_expression(look)),
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use jaq_core::load::lex::StrPart;
 use jaq_core::load::parse::{BinaryOp, Pattern, Term};
-use jaq_core::path::{Part, Path};
+use jaq_core::path::{Opt, Part, Path};
 
 /// The names of all functions that `term` calls.
 pub(super) fn calls(term: &Term<&str>) -> BTreeSet<String> {
@@ -16,6 +16,22 @@ pub(super) fn calls(term: &Term<&str>) -> BTreeSet<String> {
         }
     });
     names
+}
+
+/// The constant keys that are read from a variable, `$name.key` or `$name["key"]`. An access that may fail, `$name.key?`,
+/// does not count.
+pub(super) fn keys_of(term: &Term<&str>, variable: &str) -> BTreeSet<String> {
+    let mut keys = BTreeSet::new();
+    visit(term, &mut |inner| {
+        if let Term::Path(head, Path(parts)) = inner
+            && matches!(**head, Term::Var(name) if name == variable)
+            && let Some((Part::Index(Term::Str(None, text)), Opt::Essential)) = parts.first()
+            && let [StrPart::Str(key)] = text.as_slice()
+        {
+            keys.insert((*key).to_owned());
+        }
+    });
+    keys
 }
 
 /// Calls `look` for `term` and all terms in it.

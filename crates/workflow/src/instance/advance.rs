@@ -44,6 +44,7 @@ impl Instance {
             self.wants_turn = false;
         }
         self.turn = Turn::default();
+        self.refused_effects.clear();
         let mut run = Run { program, instance: self, environment, actions: Vec::new(), goes_on };
         run.event(event);
         run.work();

@@ -103,6 +103,7 @@ impl Run<'_> {
             self.push(Work::Done { parent, slot, output: raw.clone(), flow: Then::Next });
             return Ok(());
         }
+        self.may_read_secrets(id)?;
         let input = self.incoming(Some(parent), Some(node), &node.data, raw)?;
         self.note(NoteKind::Started, parent, Some(id), &input);
         let timeout_ms = match &node.timeout {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::permits::Permits;
 use crate::error::WorkflowError;
 
 /// The id of a frame: a running task, or a container of tasks. An instance never uses an id twice.
@@ -28,6 +29,8 @@ pub struct Environment<'a> {
     pub memory_bytes: u64,
     /// The rule by which the turn of the event ends because of the instance's memory.
     pub cut: Cut,
+    /// The rule by which effects of tasks are refused.
+    pub permits: Permits<'a>,
 }
 
 /// The reason why a turn ends before its work is done, in addition to the counts of tasks, steps and messages. The

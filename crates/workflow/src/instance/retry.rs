@@ -9,12 +9,23 @@ use super::event::FrameId;
 use super::frame::{Phase, State};
 use super::run::Run;
 use crate::data::Data;
-use crate::error::{ErrorKind, WorkflowError};
+use crate::error::{ErrorKind, WorkflowError, type_name};
 use crate::expression::Expression;
 use crate::program::{Backoff, Retry, Try};
 
 /// The maximum delay: about ten years. Longer delays are cut to it.
 const MAX_DELAY_MS: f64 = 10.0 * 366.0 * 86_400_000.0;
+
+/// True if `wanted` names the type `found`: as it is, in the other spelling of the specification, or without its beginning.
+fn is_type(found: &str, wanted: &str) -> bool {
+    if found == wanted {
+        return true;
+    }
+    match (type_name(found), type_name(wanted)) {
+        (Some(found), Some(wanted)) => found == wanted,
+        _ => found.strip_suffix(wanted).is_some_and(|beginning| beginning.ends_with('/')),
+    }
+}
 
 impl Run<'_> {
     /// Begins the block of a `try`.
@@ -44,10 +55,7 @@ impl Run<'_> {
         let data = error.to_data();
         let error = error.to_json();
         let same = |name: &str, wanted: &Value| match (error.get(name), wanted) {
-            // `instance` and the texts are as they are; a type may be given without its beginning.
-            (Some(Value::String(found)), Value::String(wanted)) => {
-                found == wanted || (name == "type" && found.ends_with(&format!("/{wanted}")))
-            }
+            (Some(Value::String(found)), Value::String(wanted)) if name == "type" => is_type(found, wanted),
             (Some(found), wanted) => found == wanted,
             (None, _) => false,
         };

@@ -44,15 +44,18 @@ impl Run<'_> {
         }
         let event = Value::Object(event);
         let output = taken_in(&event)?;
-        self.instance.turn.message_bytes += weight(&event) as u64;
-        self.actions.push(Action::Publish(Outgoing {
-            node: id,
-            topic: topic.map(text),
-            content: Content::CloudEvent(Arc::new(event)),
-            qos: emit.qos,
-            retain: false,
-            headers: Vec::new(),
-        }));
+        let bytes = weight(&event) as u64;
+        self.send(
+            bytes,
+            Outgoing {
+                node: id,
+                topic: topic.map(text),
+                content: Content::CloudEvent(Arc::new(event)),
+                qos: emit.qos,
+                retain: false,
+                headers: Vec::new(),
+            },
+        )?;
         Ok(output)
     }
 
@@ -71,17 +74,18 @@ impl Run<'_> {
             }
             _ => Vec::new(),
         };
-        let outgoing = Outgoing {
-            node: id,
-            topic: Some(text(scope.json(&publish.topic, input)?)),
-            content: Content::Payload(scope.json(&publish.payload, input)?),
-            qos: publish.qos,
-            retain: publish.retain,
-            headers,
-        };
-        if let Content::Payload(payload) = &outgoing.content {
-            self.instance.turn.message_bytes += weight(payload) as u64;
-        }
+        let payload = scope.json(&publish.payload, input)?;
+        let topic = Some(text(scope.json(&publish.topic, input)?));
+        let bytes = weight(&payload) as u64;
+        let content = Content::Payload(payload);
+        let (qos, retain) = (publish.qos, publish.retain);
+        self.send(bytes, Outgoing { node: id, topic, content, qos, retain, headers })
+    }
+
+    /// `bytes`: the size of the message in memory.
+    fn send(&mut self, bytes: u64, outgoing: Outgoing) -> Result<(), WorkflowError> {
+        self.instance.turn.message_bytes += bytes;
+        self.may_send(&outgoing)?;
         self.actions.push(Action::Publish(outgoing));
         Ok(())
     }

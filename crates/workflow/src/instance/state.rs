@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::depth::taken_in;
 use super::event::FrameId;
 use super::frame::Frame;
+use super::permits::Refused;
 use super::work::Work;
 use crate::data::Data;
 use crate::error::WorkflowError;
@@ -76,6 +77,9 @@ pub struct Instance {
     pub(super) synthesizers: BTreeMap<FrameId, Synthesizer>,
     #[serde(skip)]
     pub(super) turn: Turn,
+    /// See [`Instance::refused`].
+    #[serde(skip)]
+    pub(super) refused_effects: Vec<Refused>,
     /// Memory of the frames and of the data that only they hold, including events of their rules, in bytes.
     #[serde(skip)]
     pub(super) held_bytes: u64,
@@ -138,6 +142,7 @@ impl Instance {
             fault: None,
             synthesizers: BTreeMap::new(),
             turn: Turn::default(),
+            refused_effects: Vec::new(),
             held_bytes: 0,
             calls: 0,
         }
@@ -205,6 +210,7 @@ impl Instance {
             fault: None,
             synthesizers: BTreeMap::new(),
             turn: Turn::default(),
+            refused_effects: Vec::new(),
             held_bytes: self.held_bytes,
             calls: 0,
         }

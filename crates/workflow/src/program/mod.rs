@@ -71,6 +71,18 @@ impl Program {
         names
     }
 
+    /// The topics without expressions that its tasks send messages to, each with its task.
+    pub fn constant_topics(&self) -> impl Iterator<Item = (&Node, &str)> {
+        self.nodes.iter().filter_map(|node| {
+            let topic = match &node.kind {
+                Kind::Publish(publish) => Some(&publish.topic),
+                Kind::Emit(emit) => emit.topic.as_ref(),
+                _ => None,
+            };
+            Some((node, topic?.literal()?.as_str()?))
+        })
+    }
+
     /// The workflows that it runs, each once, sorted.
     pub fn workflows(&self) -> Vec<String> {
         let runs = self.nodes.iter().filter_map(|node| match &node.kind {
@@ -110,6 +122,8 @@ pub struct Node {
     pub then: Flow,
     /// The size of data, in bytes, with which its expressions take at most about a millisecond.
     pub quick_bytes: u64,
+    /// The secrets that its expressions name, sorted.
+    pub secrets: Vec<String>,
 }
 
 /// Schemas and transformations of input, output and context.

@@ -1,5 +1,7 @@
 //! Reads located values and reports problems with their places.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::DurationSpec;
@@ -21,6 +23,8 @@ pub struct Reader {
     pub scope: Vec<String>,
     /// The minimum of [`Expression::quick_bytes`] in the current task.
     pub quick_bytes: u64,
+    /// The secrets that expressions of the current task name.
+    pub secrets: BTreeSet<String>,
 }
 
 impl Reader {
@@ -105,6 +109,7 @@ impl Reader {
         match Expression::parse(&text, &self.variables()) {
             Ok(expression) => {
                 self.quick_bytes = self.quick_bytes.min(expression.quick_bytes());
+                self.secrets.extend(expression.secrets().iter().cloned());
                 Some(expression)
             }
             Err(error) => {
@@ -135,6 +140,9 @@ impl Reader {
         match parsed {
             Ok(template) => {
                 self.quick_bytes = self.quick_bytes.min(template.quick_bytes());
+                template.each_expression(&mut |expression| {
+                    self.secrets.extend(expression.secrets().iter().cloned())
+                });
                 Some(template)
             }
             Err((pointer, error)) => {

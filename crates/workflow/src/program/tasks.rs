@@ -146,8 +146,9 @@ impl Compiler {
         };
         let known: Vec<&str> = std::iter::once(kind).chain(COMMON).chain(more.iter().copied()).collect();
         self.reader.check_keys(task, &format!("`{kind}`"), &known);
-        // `quick_bytes` covers the expressions of this task only. Each inner task restores the value when it ends.
+        // `quick_bytes` and `secrets` cover the expressions of this task only. Each inner task restores them when it ends.
         let around = std::mem::replace(&mut self.reader.quick_bytes, LINEAR_BYTES);
+        let secrets_around = std::mem::take(&mut self.reader.secrets);
         let condition = task.get("if").map(|value| self.reader.expression(value, "`if`"));
         let data = self.data(task);
         let timeout = task.get("timeout").and_then(|timeout| self.timeout(timeout));
@@ -167,9 +168,11 @@ impl Compiler {
             timeout,
             then: then.unwrap_or(Flow::Continue),
             quick_bytes: 0,
+            secrets: Vec::new(),
         });
         let kind = self.kind(kind, task, path, siblings, depth);
         let mut quick_bytes = std::mem::replace(&mut self.reader.quick_bytes, around);
+        let secrets = std::mem::replace(&mut self.reader.secrets, secrets_around);
         let condition = match condition {
             Some(condition) => Some(condition?),
             None => None,
@@ -185,6 +188,7 @@ impl Compiler {
             quick_bytes = quick_bytes.min(SCHEMA_BYTES);
         }
         node.quick_bytes = quick_bytes;
+        node.secrets = secrets.into_iter().collect();
         Some(id)
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use edgefaas_workflow::instance::Cut;
+use edgefaas_workflow::instance::{Cut, Permits};
 use edgefaas_workflow::{Action, Environment, Event, Instance, WorkflowError, compile, flowchart, graph};
 use serde_json::{Value, json};
 
@@ -42,6 +42,7 @@ pub fn definition(text: &str, seed: u8) -> bool {
             observed: true,
             memory_bytes: u64::MAX,
             cut: Cut::Memory,
+            permits: Permits::ANY_MESSAGE,
         };
         let actions = instance.advance(&program, event, &environment);
         let bytes = instance.to_bytes(now_ms).unwrap_or_default();

@@ -34,12 +34,16 @@ fn what_is_caught_without_a_handler_is_forgotten() {
 #[test]
 fn errors_are_told_apart() {
     let long = "https://serverlessworkflow.io/spec/1.0.0/errors/communication";
+    let other = "https://serverlessworkflow.io/dsl/errors/types/";
     for (with, caught) in [
         ("{status: 503}".to_owned(), true),
         ("{status: 500}".to_owned(), false),
         ("{type: communication}".to_owned(), true),
         (format!("{{type: '{long}', status: 503}}"), true),
         (format!("{{type: '{long}', status: 500}}"), false),
+        // The other spelling of the specification's types.
+        (format!("{{type: '{other}communication', status: 503}}"), true),
+        (format!("{{type: '{other}timeout'}}"), false),
         ("{type: timeout}".to_owned(), false),
         ("{type: unication}".to_owned(), false),
         ("{instance: /do/0/guarded/try/0/work}".to_owned(), true),
@@ -202,4 +206,22 @@ fn a_value_stays_what_it_is_on_the_way_through_the_event_log() {
     assert_eq!(host.asked.values().next().unwrap().body().to_string(), value.to_string());
     host.answer("g", Ok(json!(null)));
     assert_eq!(host.output(), json!(null));
+}
+
+#[test]
+fn both_spellings_of_a_type_are_one_type_when_it_is_raised() {
+    for raised in ["spec/1.0.0/errors/validation", "dsl/errors/types/validation"] {
+        for caught in ["spec/1.0.0/errors/validation", "dsl/errors/types/validation"] {
+            let host = Host::run(
+                &format!(
+                    "do: [a: {{try: [b: {{raise: {{error: {{type: 'https://serverlessworkflow.io/{raised}', status: 400}}}}}}], \
+                     catch: {{errors: {{with: {{type: 'https://serverlessworkflow.io/{caught}'}}}}, as: e, \
+                     do: [c: {{set: '${{ $e.type }}'}}]}}}}]"
+                ),
+                json!({}),
+            );
+            // What is raised stays as it was written.
+            assert_eq!(host.output(), json!(format!("https://serverlessworkflow.io/{raised}")), "{caught}");
+        }
+    }
 }

@@ -13,5 +13,6 @@ mod growth;
 mod limits;
 mod loops;
 mod random;
+mod refusals;
 mod retries;
 mod tasks;

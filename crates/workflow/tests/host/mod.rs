@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use edgefaas_workflow::instance::{
-    ActiveFilter, Content, Cut, FrameId, Note, NoteKind, Outgoing, RequestParts, accepts,
+    ActiveFilter, Content, Cut, FrameId, Note, NoteKind, Outgoing, Permits, RequestParts, accepts,
 };
 use edgefaas_workflow::{
     Action, Environment, ErrorKind, Event, Instance, Program, Status, WorkflowError, compile,
@@ -327,5 +327,6 @@ pub fn environment<'a>(now_ms: u64, secrets: &'a Value, runtime: &'a Value) -> E
         observed: true,
         memory_bytes: u64::MAX,
         cut: Cut::Memory,
+        permits: Permits::ANY_MESSAGE,
     }
 }

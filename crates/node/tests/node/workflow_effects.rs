@@ -1,0 +1,210 @@
+//! Effects of workflows that are forbidden or impossible: errors of their task, and what a deploy finds.
+
+use edgefaas_api::control as proto;
+use serde_json::json;
+
+use crate::support::{Mqtt5, TestNode, json, manifest_of, script};
+
+fn request(manifest: &str, flow: &str) -> proto::DeployRequest {
+    proto::DeployRequest {
+        manifest: manifest.to_owned(),
+        workflows: vec![proto::WorkflowFile { file: "flow.yaml".into(), text: flow.to_owned() }],
+        ..Default::default()
+    }
+}
+
+fn manifest(publish: &str) -> String {
+    format!(
+        "app = \"t\"\n[workflows]\nfiles = [\"*.yaml\"]\n[workflows.flow.permissions]\npublish = [{publish}]\n"
+    )
+}
+
+fn flow(metadata: &str, rest: &str) -> String {
+    format!("document: {{ dsl: '1.0.3', namespace: test, name: flow, version: '1.0.0'{metadata} }}\n{rest}")
+}
+
+const SENDS: &str = "do:
+  - send: { if: '${ .how == \"publish\" }', call: asyncapi, with: { channel: '${ .topic }', message: { payload: 1, headers: '${ .headers }' } } }
+  - emit: { if: '${ .how == \"emit\" }', emit: { event: { with: { type: told, data: '${ .data }' } } }, metadata: { topic: '${ .topic }' } }
+";
+
+#[tokio::test]
+async fn a_forbidden_or_impossible_message_is_an_error_of_its_task() {
+    let mut node =
+        TestNode::start_with(|config| config.broker.max_packet = bytesize::ByteSize::kib(64)).await;
+    // `#` does not match topics that start with `$`; the third filter names one.
+    let request = request(&manifest(r##""out/#", "$SYS/#", "$faas/#""##), &flow("", SENDS));
+    node.control.deploy(request).await.expect("the deploy succeeds");
+    let mut client = Mqtt5::connect(&node, "reader").await;
+    client.subscribe("out/#").await;
+    let long = "x".repeat(70_000);
+    for how in ["publish", "emit"] {
+        for (topic, status, kind) in [
+            ("secret/x", 403, "authorization"),
+            ("$SYS/x", 403, "authorization"),
+            ("$faas/dead/flow", 403, "authorization"),
+            ("out/+", 400, "validation"),
+            ("out/#", 400, "validation"),
+            ("", 400, "validation"),
+        ] {
+            let input = json!({"how": how, "topic": topic, "headers": {}, "data": 1});
+            let reply = node.post("/workflows/flow", input.to_string()).await;
+            let problem = json(&reply);
+            assert_eq!(reply.status().as_u16(), status, "{how} {topic}: {problem}");
+            assert!(problem["type"].as_str().unwrap().ends_with(kind), "{how} {topic}: {problem}");
+            let place = if how == "publish" { "/do/0/send" } else { "/do/1/emit" };
+            assert_eq!(problem["instance"], place, "{how} {topic}: {problem}");
+        }
+    }
+    for input in [
+        json!({"how": "publish", "topic": "out/a", "headers": {"nul": "a\0b"}, "data": 1}),
+        json!({"how": "emit", "topic": "out/a", "headers": {}, "data": long}),
+    ] {
+        let reply = node.post("/workflows/flow", input.to_string()).await;
+        assert_eq!(reply.status().as_u16(), 400, "{:?}", json(&reply)["detail"]);
+    }
+    // Only what is permitted went out, and a small message beside a long input is fine.
+    let input = json!({"how": "publish", "topic": "out/fine", "headers": {"long": "y"}, "data": 1});
+    assert_eq!(node.post("/workflows/flow", input.to_string()).await.status().as_u16(), 200);
+    assert_eq!(client.message().await.topic, "out/fine");
+}
+
+#[tokio::test]
+async fn a_durable_instance_remembers_what_was_refused() {
+    let mut node = TestNode::start().await;
+    let text = flow(
+        ", metadata: { durable: true }",
+        "do:
+  - attempt:
+      try: [ { hide: { call: asyncapi, with: { channel: '${ .topic }', message: { payload: 1 } } } }, { sent: { set: { status: 200 } } } ]
+      catch: { as: e, do: [ { seen: { set: { status: '${ $e.status }' } } } ] }
+      export: { as: '${ . }' }
+  - pause: { listen: { to: { one: { with: { type: mqtt.publish, subject: go } } } } }
+  - tell: { call: asyncapi, with: { channel: out/result, message: { payload: '${ $context }' } } }
+",
+    );
+    node.control.deploy(request(&manifest(r#""out/#""#), &text)).await.expect("the deploy succeeds");
+    let mut client = Mqtt5::connect(&node, "caller").await;
+    client.publish("$faas/wf/flow/invoke", r#"{"topic":"late/x"}"#).await;
+    client.puback().await;
+    wait_until_it_waits(&mut node).await;
+    // From now on the topic is permitted. What has happened stays as it was.
+    node.control.deploy(request(&manifest(r#""out/#", "late/#""#), &text)).await.expect("a deploy");
+    let dir = node.stop().await;
+    let mut node = TestNode::start_in(dir, |_| {}).await.unwrap();
+    wait_until_it_waits(&mut node).await;
+    let mut client = Mqtt5::connect(&node, "reader").await;
+    client.subscribe("out/#").await;
+    client.publish("go", "1").await;
+    assert_eq!(client.message().await.payload, r#"{"status":403}"#);
+}
+
+async fn wait_until_it_waits(node: &mut TestNode) {
+    let until = std::time::Instant::now() + crate::support::PATIENCE;
+    loop {
+        let list = proto::ListInstancesRequest { workflow: String::new(), limit: 10 };
+        let found = node.control.list_instances(list).await.unwrap().into_inner().instances;
+        if found.iter().any(|instance| instance.status == "waiting") {
+            return;
+        }
+        assert!(std::time::Instant::now() < until, "it waits: {found:?}");
+    }
+}
+
+#[tokio::test]
+async fn constant_topics_are_checked_at_the_deploy() {
+    let mut node = TestNode::start().await;
+    let send = |topic: &str| {
+        flow(
+            "",
+            &format!(
+                "do:\n  - say: {{ call: asyncapi, with: {{ channel: '{topic}', message: {{ payload: 1 }} }} }}\n"
+            ),
+        )
+    };
+    for (topic, told) in [
+        ("alarms/x", "[workflows.flow.permissions] publish = [\"alarms/x\"]"),
+        ("$SYS/x", "only the node publishes there"),
+        ("out/+", "not a topic name"),
+        ("", "not a topic name"),
+    ] {
+        let request = request(&manifest(r##""out/#", "$SYS/#""##), &send(topic));
+        let error = node.control.deploy(request).await.expect_err("it is refused");
+        assert_eq!(error.code(), tonic::Code::InvalidArgument);
+        assert!(error.message().contains(told), "{topic}: {}", error.message());
+    }
+    let fine = request(&manifest(r#""out/#""#), &send("out/x"));
+    node.control.deploy(fine).await.expect("the deploy succeeds");
+}
+
+#[tokio::test]
+async fn a_secret_that_is_not_set_is_told_at_the_deploy_and_is_an_error_where_it_is_read() {
+    let mut node = TestNode::start().await;
+    let text = "document: { dsl: '1.0.3', namespace: test, name: flow, version: '1.0.0' }
+use: { secrets: [key] }
+do:
+  - read: { set: { length: '${ $secrets.key | length }' } }
+";
+    let manifest = "app = \"t\"\nworkflows = [\"*.yaml\"]\n[functions.reads]\nmain = \"reads.js\"\nsecrets = [\"other\"]\n";
+    let mut deploy = request(manifest, text);
+    deploy.artifacts = vec![script("reads", "export default () => 1")];
+    let warnings = node.control.deploy(deploy.clone()).await.expect("a deploy").into_inner().warnings;
+    for told in
+        ["`flow` reads secret `key`, which is not set", "`reads` reads secret `other`, which is not set"]
+    {
+        assert!(warnings.iter().any(|warning| warning.contains(told)), "{warnings:?}");
+    }
+    let reply = node.post("/workflows/flow", "{}").await;
+    let problem = json(&reply);
+    assert_eq!((reply.status().as_u16(), &problem["instance"]), (403, &json!("/do/0/read")), "{problem}");
+    assert!(problem["detail"].as_str().unwrap().contains("secrets set"), "{problem}");
+    node.set_secret("t", "key", "four").await;
+    node.set_secret("t", "other", "x").await;
+    assert_eq!(json(&node.post("/workflows/flow", "{}").await), json!({"length": 4}));
+    let warnings = node.control.deploy(deploy).await.expect("a deploy").into_inner().warnings;
+    assert!(warnings.is_empty(), "{warnings:?}");
+    // An app without workflows is no exception.
+    let manifest = manifest_of("f", "secrets = [\"s\"]");
+    let told = node.deploy(&manifest, &[("f", "export default () => 1")]).await.warnings;
+    assert!(told.iter().any(|warning| warning.contains("--app f s")), "{told:?}");
+}
+
+#[tokio::test]
+async fn an_input_that_is_declared_as_json_and_is_not_json_is_refused() {
+    let mut node = TestNode::start().await;
+    let text = flow("", "do:\n  - same: { set: '${ . }' }\n");
+    node.control.deploy(request(&manifest(""), &text)).await.expect("the deploy succeeds");
+    for (content_type, body, status) in [
+        (Some("application/json"), "{\"a\":", 400),
+        (Some("Application/JSON; charset=utf-8"), "{a: 1}", 400),
+        (Some("application/cloudevents+json"), "[1,]", 400),
+        (Some("application/json"), "{\"a\": 1}", 200),
+        (Some("application/json"), "", 200),
+        (Some("text/plain"), "{\"a\":", 200),
+        (None, "{\"a\":", 200),
+    ] {
+        let mut request = http::Request::post("/workflows/flow");
+        if let Some(content_type) = content_type {
+            request = request.header("content-type", content_type);
+        }
+        let reply = node.send(request.body(http_body_util::Full::new(body.into())).unwrap()).await;
+        assert_eq!(reply.status().as_u16(), status, "{content_type:?} {body}: {:?}", json(&reply));
+        if status == 400 {
+            let problem = json(&reply);
+            assert!(problem["type"].as_str().unwrap().ends_with("/validation"), "{problem}");
+            assert!(problem["detail"].as_str().unwrap().contains("line 1 column"), "{problem}");
+        }
+    }
+    // The same by MQTT.
+    let mut client = Mqtt5::connect(&node, "caller").await;
+    client.subscribe("answers").await;
+    let properties = rumqttc::v5::mqttbytes::v5::PublishProperties {
+        content_type: Some("application/json".into()),
+        response_topic: Some("answers".into()),
+        ..Default::default()
+    };
+    client.publish_with("$faas/wf/flow/invoke", "{broken", properties).await;
+    let answer = client.message().await;
+    let problem: serde_json::Value = serde_json::from_slice(&answer.payload).unwrap();
+    assert_eq!(problem["status"], 400, "{problem}");
+}
