@@ -190,6 +190,9 @@ impl Coordinator {
         running: &Arc<Running>,
         action: Action,
     ) -> (WorkflowResult, Option<StepEffects>) {
+        if let Some(error) = self.missing_secret(running, &action) {
+            return (Err(error), None);
+        }
         match action {
             Action::Call { frame, node, function, body } => {
                 self.call_step(running, frame, node, &function, &body).await
@@ -205,6 +208,17 @@ impl Coordinator {
             }
             _ => (Ok(Arc::new(Value::Null)), None),
         }
+    }
+
+    /// The error of a call whose secret is gone: a call that starts again after a restart was built without it.
+    fn missing_secret(&self, running: &Running, action: &Action) -> Option<WorkflowError> {
+        let (Action::Call { node, .. } | Action::Request { node, .. } | Action::Script { node, .. }) =
+            action
+        else {
+            return None;
+        };
+        let workflow = &running.workflow;
+        workflow.program.missing_secret(*node, &|name| self.secrets.get(&workflow.app, name).is_some())
     }
 
     /// Runs a function as a step.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use edgefaas_broker::topic::TopicName;
 use edgefaas_isolates::FunctionSource;
 use edgefaas_manifest::{MAX_ASSETS, Manifest, SourceKind, is_asset_name};
 
@@ -102,13 +103,19 @@ pub(super) fn check_calls(
     (refused, missing)
 }
 
-/// Problems with the topics without expressions that tasks of workflows send to: without permission, or of the node.
+/// Problems with the topics without expressions that tasks of workflows send to: invalid, without permission, or of the node.
+///
+/// Not a part of the compiler: stored definitions of earlier versions must stay valid.
 pub(super) fn check_topics(workflows: &[Arc<LiveWorkflow>]) -> Vec<String> {
     let mut problems = Vec::new();
     for workflow in workflows {
         for (node, topic) in workflow.program.constant_topics() {
             let (name, path) = (&workflow.name, &node.path);
-            if !functions_may_publish(topic) {
+            if let Err(error) = TopicName::new(topic) {
+                problems.push(format!(
+                    "workflow `{name}` sends to `{topic}` in {path}, not a topic name: {error}"
+                ));
+            } else if !functions_may_publish(topic) {
                 problems.push(format!(
                     "workflow `{name}` sends to `{topic}` in {path}: only the node publishes there"
                 ));

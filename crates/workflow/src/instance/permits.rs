@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::action::Outgoing;
 use super::run::Run;
 use super::state::Instance;
-use crate::error::{ErrorKind, WorkflowError};
+use crate::error::WorkflowError;
 use crate::program::NodeId;
 
 /// The rule by which the effect of a task is refused.
@@ -86,23 +86,16 @@ impl Run<'_> {
     /// # Errors
     /// Expressions of the task name a secret that is not there.
     pub(super) fn may_read_secrets(&mut self, id: NodeId) -> Result<(), WorkflowError> {
-        let names = &self.program.node(id).secrets;
-        if names.is_empty() {
+        if self.program.node(id).secrets.is_empty() {
             return Ok(());
         }
         match self.environment.permits {
             Permits::Asked(_) => {
                 let secrets = self.environment.secrets;
-                let Some(missing) = names.iter().find(|name| secrets.get(name.as_str()).is_none()) else {
-                    return Ok(());
-                };
-                let detail = match self.program.secrets.contains(missing) {
-                    true => format!(
-                        "secret `{missing}` is not set: `edgefaas secrets set --app APP {missing}` sets it"
-                    ),
-                    false => format!("secret `{missing}` is not in `use.secrets` of the workflow"),
-                };
-                Err(self.refuse(Effect::ReadSecret, WorkflowError::new(ErrorKind::Authorization, detail)))
+                match self.program.missing_secret(id, &|name| secrets.get(name).is_some()) {
+                    None => Ok(()),
+                    Some(error) => Err(self.refuse(Effect::ReadSecret, error)),
+                }
             }
             Permits::Recorded(refused) => self.repeated(refused, Effect::ReadSecret),
         }

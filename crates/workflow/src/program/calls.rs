@@ -162,7 +162,7 @@ impl Compiler {
             self.reader.problems.add(protocol.place, "of the protocols only mqtt and mqtt5 are supported");
         }
         let channel = self.reader.required(with, "channel", "`with`")?;
-        let topic = self.topic(channel, "`channel`")?;
+        let topic = self.reader.template(channel, "`channel`")?;
         let message = self.reader.required(with, "message", "`with`")?;
         self.reader.check_keys(message, "`message`", &["payload", "headers", "qos", "retain"]);
         let payload = self.reader.required(message, "payload", "`message`")?;

@@ -1,12 +1,10 @@
 //! Compiles `emit` and `listen` tasks, and the events of a schedule.
 
-use serde_json::Value;
-
 use super::compile::Compiler;
 use super::tasks::settled;
 use super::{Correlation, DataTest, Emit, EventFilter, Foreach, Listen, Mode, Read, Strategy, Until};
 use crate::document::Located;
-use crate::expression::{Template, expression_text};
+use crate::expression::expression_text;
 
 /// Maximum number of filters of one strategy.
 const MAX_FILTERS: usize = 64;
@@ -22,7 +20,7 @@ impl Compiler {
         self.reader.required(with, "type", "an event");
         let event = self.reader.template(with, "`with`");
         let topic = metadata.and_then(|metadata| metadata.get("topic"));
-        let topic = topic.map(|topic| self.topic(topic, "`metadata.topic`"));
+        let topic = topic.map(|topic| self.reader.template(topic, "`metadata.topic`"));
         let qos = metadata.and_then(|metadata| metadata.get("qos"));
         let qos = qos.map(|qos| self.reader.number(qos, "`metadata.qos`", 0, 2));
         Some(Emit { event: event?, topic: settled(topic)?, qos: settled(qos)?.unwrap_or(1) as u8 })
@@ -52,26 +50,6 @@ impl Compiler {
         let rule = task.get("metadata").and_then(|metadata| metadata.get("events"));
         let rule = rule.map(|rule| self.rule(rule, &strategy));
         Some(Listen { strategy, read, foreach: settled(foreach)?, rule: settled(rule)? })
-    }
-
-    /// A topic name, or an expression that returns one.
-    pub(super) fn topic(&mut self, value: &Located, what: &str) -> Option<Template> {
-        let template = self.reader.template(value, what)?;
-        let problem = match template.literal() {
-            None => None,
-            Some(Value::String(name)) => topic_name_problem(name),
-            Some(_) => Some("it is not text"),
-        };
-        match problem {
-            None => Some(template),
-            Some(reason) => {
-                let name = template.literal().map(Value::to_string).unwrap_or_default();
-                let help = "a message is sent to one topic: sensors/north/temperature";
-                let message = format!("{what}: {name} is not a topic name: {reason}");
-                self.reader.problems.add_with_help(value.place, message, help);
-                None
-            }
-        }
     }
 
     fn foreach(&mut self, value: &Located, path: &str, depth: usize) -> Option<Foreach> {
@@ -208,14 +186,6 @@ impl Compiler {
         }
         Some(EventFilter { attributes, data, correlate })
     }
-}
-
-/// The reason why a topic name is invalid (MQTT 5, section 4.7.3).
-fn topic_name_problem(name: &str) -> Option<&'static str> {
-    if name.is_empty() || name.len() > 65_535 || name.contains('\0') {
-        return Some("it is empty, too long or has a null character");
-    }
-    name.contains(['+', '#']).then_some("`+` and `#` stand in filters only")
 }
 
 /// The reason why an MQTT topic filter is invalid (MQTT 5, section 4.7.1).

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::error::{ErrorKind, WorkflowError};
 use crate::expression::{Expression, Template};
 use crate::schema::Schema;
 pub use compile::{Compiled, compile};
@@ -69,6 +70,18 @@ impl Program {
         names.sort();
         names.dedup();
         names
+    }
+
+    /// The error of a task that names a secret that is not set: an authorization error (specification, section "Secrets").
+    pub fn missing_secret(&self, task: NodeId, is_set: &dyn Fn(&str) -> bool) -> Option<WorkflowError> {
+        let missing = self.node(task).secrets.iter().find(|name| !is_set(name))?;
+        let detail = match self.secrets.contains(missing) {
+            true => {
+                format!("secret `{missing}` is not set: `edgefaas secrets set --app APP {missing}` sets it")
+            }
+            false => format!("secret `{missing}` is not in `use.secrets` of the workflow"),
+        };
+        Some(WorkflowError::new(ErrorKind::Authorization, detail))
     }
 
     /// The topics without expressions that its tasks send messages to, each with its task.

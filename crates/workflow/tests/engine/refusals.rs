@@ -126,22 +126,3 @@ fn secrets_are_looked_for_where_a_task_reads_them_and_only_there() {
     assert_eq!(fault("do: [a: {set: {x: '${ $secrets.key? }'}}]"), None);
     assert_eq!(fault("do: [a: {set: {x: '${ $secrets | keys }'}}]"), None);
 }
-
-#[test]
-fn a_topic_that_no_message_can_have_is_found_at_the_deploy() {
-    for (topic, reason) in [
-        ("''", "it is empty"),
-        ("a/+/b", "stand in filters only"),
-        ("'a/#'", "stand in filters only"),
-        ("5", "it is not text"),
-    ] {
-        let tasks = [
-            format!("do: [a: {{call: asyncapi, with: {{channel: {topic}, message: {{payload: 1}}}}}}]"),
-            format!("do: [a: {{emit: {{event: {{with: {{type: x}}}}}}, metadata: {{topic: {topic}}}}}]"),
-        ];
-        for tasks in tasks {
-            let error = edgefaas_workflow::compile(&around(&tasks), "test.yaml").unwrap_err().to_string();
-            assert!(error.contains(reason) && error.contains("is not a topic name"), "{topic}: {error}");
-        }
-    }
-}
