@@ -373,3 +373,39 @@ fn a_thousand_nodes() {
         sent / 1_000
     );
 }
+
+#[test]
+fn what_comes_first_comes_before_the_bulk_of_a_round() {
+    // Either side of a round may be the one that has all.
+    for (holder, joiner) in [(1, 2), (2, 1)] {
+        let slow = Network { bytes_per_second: 200_000, outbox_bytes: 16_384, ..Network::default() };
+        let mut simulation = Simulation::new(seed(), slow, Settings::default());
+        let mut toy = Toy::default();
+        for number in 0..2_000 {
+            toy.add(&key(&format!("bulk-{number}")), "n", holder, 1);
+            toy.tag(&key(&format!("bulk-{number}")), "n", &"x".repeat(1_000));
+        }
+        for number in 0..20 {
+            toy.add(&key(&format!("first-{number}")), "n", holder, 1);
+        }
+        simulation.start(NodeId(holder), toy, all_of("app"));
+        simulation.start(NodeId(joiner), Toy::default(), all_of("app"));
+        let arrived = |simulation: &Simulation<Toy>, kind: &str, of: u64| {
+            let is_there =
+                |number: &u64| count(simulation, joiner, &key(&format!("{kind}-{number}")), holder) == 1;
+            (0..of).filter(is_there).count()
+        };
+        for _ in 0..10_000 {
+            if arrived(&simulation, "first", 20) == 20 {
+                break;
+            }
+            simulation.run_for(Duration::from_millis(10));
+        }
+        let bulk = arrived(&simulation, "bulk", 2_000);
+        assert_eq!(arrived(&simulation, "first", 20), 20);
+        // One frame, of 256 kB at most, has them all.
+        assert!(bulk < 300, "{bulk} others came before, from node {holder} to {joiner}");
+        simulation.run_for(secs(60));
+        assert_eq!(arrived(&simulation, "bulk", 2_000), 2_000, "and then all");
+    }
+}

@@ -12,7 +12,8 @@
 //! **Rounds.** What is lost on the way is repaired by comparing digests: of each pair the lower node starts a
 //! round on connecting, when interests change and every 10 to 30 seconds. One number is compared, then 256,
 //! then the objects that differ, then their fields; then the fields that differ are exchanged both ways. A
-//! round between equals is one small message each way.
+//! round between equals is one small message each way. Among the objects of a round those come first that the
+//! replica says [so](Replica::comes_first) of; a round has at most 16,384 objects.
 //!
 //! **Copies.** If fewer connected nodes are interested in an object than it shall have copies, others keep
 //! it, chosen by rendezvous hashing (Thaler, Ravishankar: Using Name-Based Mappings to Increase Hit Rates,
@@ -80,6 +81,10 @@ pub trait Replica {
     fn state(&self, object: &ObjectKey, fields: Option<&[String]>) -> Option<Self::Delta>;
     /// Number of copies that the object shall have: by the manifest, or the number that came with the object.
     fn copies(&self, object: &ObjectKey) -> u8;
+    /// True if a round exchanges the object before all that are not such.
+    fn comes_first(&self, _object: &ObjectKey) -> bool {
+        false
+    }
 }
 
 /// Replication policy of an object.

@@ -106,6 +106,18 @@ pub(crate) enum Work {
     RoundEnd { round: u32 },
 }
 
+impl Work {
+    /// The object that it is about.
+    pub(crate) fn object(&self) -> Option<&ObjectKey> {
+        match self {
+            Self::State { object, .. }
+            | Self::FieldDigests { object, .. }
+            | Self::WantFields { object, .. } => Some(object),
+            Self::DifferencesEnd { .. } | Self::WantsEnd { .. } | Self::RoundEnd { .. } => None,
+        }
+    }
+}
+
 /// A round, as seen by the lower node.
 #[derive(Debug)]
 pub(crate) struct Round {

@@ -1,6 +1,6 @@
 //! Rounds: what two nodes compare and exchange, step by step.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use crate::replication::copies::keeps;
 use crate::replication::machine::round_gap_end;
@@ -279,6 +279,7 @@ impl<D: Delta> Replication<D> {
             }
         }
         peer.work.push_back(Work::DifferencesEnd { round: theirs.round, wanted });
+        put_first(&mut peer.work, replica);
         if let Some(answer) = &mut peer.answer {
             answer.partial = theirs.partial;
         }
@@ -340,6 +341,7 @@ impl<D: Delta> Replication<D> {
                 open.stage = Stage::End { partial };
             }
         }
+        put_first(&mut peer.work, replica);
     }
 
     /// Last step: lists what to send.
@@ -368,6 +370,7 @@ impl<D: Delta> Replication<D> {
         if theirs.last {
             peer.work.push_back(Work::RoundEnd { round: theirs.round });
         }
+        put_first(&mut peer.work, replica);
     }
 
     /// The higher node has sent all.
@@ -415,6 +418,12 @@ impl<D: Delta> Replication<D> {
 
 fn whole(entry: &Entry) -> Work {
     Work::State { object: entry.key.clone(), fields: None }
+}
+
+/// Moves what is about objects that come first before all else, and keeps the order otherwise: the ends stay behind what they end.
+fn put_first<R: Replica>(work: &mut VecDeque<Work>, replica: &R) {
+    let comes_first = |work: &Work| work.object().is_some_and(|object| replica.comes_first(object));
+    work.make_contiguous().sort_by_key(|work| !comes_first(work));
 }
 
 /// The names to send and those to ask for.

@@ -233,6 +233,10 @@ impl Replica for Toy {
         (!some.is_empty()).then_some(Fields(some))
     }
 
+    fn comes_first(&self, object: &ObjectKey) -> bool {
+        object.object.starts_with("first")
+    }
+
     fn copies(&self, object: &ObjectKey) -> u8 {
         self.objects.get(object).map_or(DEFAULT_COPIES, |(_, copies)| *copies)
     }

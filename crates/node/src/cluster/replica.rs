@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use edgefaas_cluster::replication::{ObjectKey, Replica};
-use edgefaas_state::objects::{FieldKey, MAX_FIELDS_PER_OBJECT, Objects};
+use edgefaas_state::objects::{CLUSTER_APP, FieldKey, MAX_FIELDS_PER_OBJECT, Objects};
 use parking_lot::Mutex;
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -111,6 +111,11 @@ impl Replica for LocalReplica {
             }
         }
         (!state.is_empty()).then_some(state)
+    }
+
+    /// The decisions of the cluster on apps, secrets and policies: a new member can fetch and place before it has all objects.
+    fn comes_first(&self, object: &ObjectKey) -> bool {
+        *object.app == *CLUSTER_APP
     }
 
     fn copies(&self, object: &ObjectKey) -> u8 {
