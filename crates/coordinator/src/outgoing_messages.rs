@@ -17,7 +17,7 @@ use edgefaas_isolates::Reply;
 use edgefaas_manifest::Permissions;
 use edgefaas_workflow::event::lifecycle;
 use edgefaas_workflow::instance::{Content, Note, NoteKind, Outgoing};
-use edgefaas_workflow::{ErrorKind, WorkflowError, weight};
+use edgefaas_workflow::{ErrorKind, WorkflowError};
 use serde_json::{Value, json};
 use ulid::Ulid;
 
@@ -86,13 +86,9 @@ pub(super) fn may_send(
     max_bytes: usize,
 ) -> Result<(), WorkflowError> {
     let topic = topic_of(outgoing, permissions)?;
-    let content = match &outgoing.content {
-        Content::CloudEvent(event) => weight(event),
-        Content::Payload(payload) => weight(payload),
-    };
     // Small messages, nearly all, are written as text once only, when they are sent.
-    let is_small =
-        content.saturating_mul(JSON_BYTES).saturating_add(topic.as_str().len() + FRAME_BYTES) <= max_bytes;
+    let most_bytes = outgoing.content_bytes.saturating_mul(JSON_BYTES);
+    let is_small = most_bytes.saturating_add(topic.as_str().len() + FRAME_BYTES) <= max_bytes;
     if !is_small || !outgoing.headers.is_empty() {
         of(outgoing, permissions, max_bytes)?;
     }

@@ -4,6 +4,7 @@ mod auth;
 mod connections;
 mod convert;
 mod dependencies;
+mod deploy_warnings;
 mod http;
 mod members;
 mod objects;

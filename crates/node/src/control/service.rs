@@ -26,7 +26,7 @@ use ulid::Ulid;
 
 use super::dependencies::ControlParts;
 use super::rollouts::PolicyChangeError;
-use super::{convert, members};
+use super::{convert, deploy_warnings, members};
 use crate::access::UsersError;
 use crate::cluster::ClusterError;
 
@@ -117,8 +117,8 @@ impl Control for ControlService {
             .map_err(|error| Status::internal(format!("the deploy ended early: {error}")))?
             .map_err(deploy_status)?;
         let routes = self.parts.registry.routes();
-        let mut warnings = warnings(&deployed.app, |name| routes.function(name).is_some());
-        warnings.extend(self.unset_secrets(&deployed.app));
+        let mut warnings = deploy_warnings::unknown_calls(&deployed.app, &routes);
+        warnings.extend(deploy_warnings::unset_secrets(&deployed.app, &self.parts.secrets));
         warnings.extend(deployed.warnings);
         let placer = &self.parts.apps.placer;
         warnings.extend(deployed.app.functions.iter().filter_map(|function| placer.unknown_tag(function)));
@@ -553,37 +553,6 @@ async fn send_lines(
 }
 
 /// Warnings of a deploy: functions that are named and do not exist.
-impl ControlService {
-    /// A warning for each secret that a function or workflow of the app names and that is not set.
-    fn unset_secrets(&self, app: &LiveApp) -> Vec<String> {
-        let functions = app.functions.iter().map(|function| (&function.name, &function.spec.secrets));
-        let workflows = app.workflows.iter().map(|workflow| (&workflow.name, &workflow.program.secrets));
-        let mut warnings = Vec::new();
-        for (name, secrets) in functions.chain(workflows) {
-            let is_unset = |secret: &&String| self.parts.secrets.get(&app.name, secret).is_none();
-            warnings.extend(secrets.iter().filter(is_unset).map(|secret| {
-                format!(
-                    "`{name}` reads secret `{secret}`, which is not set: edgefaas secrets set --app {} {secret}",
-                    app.name
-                )
-            }));
-        }
-        warnings
-    }
-}
-
-fn warnings(app: &LiveApp, exists: impl Fn(&str) -> bool) -> Vec<String> {
-    let mut warnings = Vec::new();
-    for function in &app.functions {
-        for called in &function.spec.permissions.call {
-            if !called.contains('*') && !exists(called) {
-                warnings.push(format!("`{}` may call `{called}`, which is not deployed", function.name));
-            }
-        }
-    }
-    warnings
-}
-
 fn deploy_status(error: DeployError) -> Status {
     let text = error.to_string();
     match error {

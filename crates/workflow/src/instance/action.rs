@@ -103,6 +103,8 @@ pub struct Outgoing {
     pub retain: bool,
     /// User properties.
     pub headers: Vec<(String, String)>,
+    /// The [`weight`](crate::weight) of the content, in bytes.
+    pub content_bytes: usize,
 }
 
 /// The content of a message.

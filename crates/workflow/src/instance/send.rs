@@ -44,18 +44,16 @@ impl Run<'_> {
         }
         let event = Value::Object(event);
         let output = taken_in(&event)?;
-        let bytes = weight(&event) as u64;
-        self.send(
-            bytes,
-            Outgoing {
-                node: id,
-                topic: topic.map(text),
-                content: Content::CloudEvent(Arc::new(event)),
-                qos: emit.qos,
-                retain: false,
-                headers: Vec::new(),
-            },
-        )?;
+        let content_bytes = weight(&event);
+        self.send(Outgoing {
+            node: id,
+            topic: topic.map(text),
+            content: Content::CloudEvent(Arc::new(event)),
+            qos: emit.qos,
+            retain: false,
+            headers: Vec::new(),
+            content_bytes,
+        })?;
         Ok(output)
     }
 
@@ -76,15 +74,14 @@ impl Run<'_> {
         };
         let payload = scope.json(&publish.payload, input)?;
         let topic = Some(text(scope.json(&publish.topic, input)?));
-        let bytes = weight(&payload) as u64;
+        let content_bytes = weight(&payload);
         let content = Content::Payload(payload);
         let (qos, retain) = (publish.qos, publish.retain);
-        self.send(bytes, Outgoing { node: id, topic, content, qos, retain, headers })
+        self.send(Outgoing { node: id, topic, content, qos, retain, headers, content_bytes })
     }
 
-    /// `bytes`: the size of the message in memory.
-    fn send(&mut self, bytes: u64, outgoing: Outgoing) -> Result<(), WorkflowError> {
-        self.instance.turn.message_bytes += bytes;
+    fn send(&mut self, outgoing: Outgoing) -> Result<(), WorkflowError> {
+        self.instance.turn.message_bytes += outgoing.content_bytes as u64;
         self.may_send(&outgoing)?;
         self.actions.push(Action::Publish(outgoing));
         Ok(())

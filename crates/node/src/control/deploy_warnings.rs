@@ -1,0 +1,34 @@
+//! Warnings about what a deployed app names and the node does not have.
+
+use edgefaas_functions::registry::{LiveApp, Routes};
+use edgefaas_functions::secrets::Secrets;
+
+/// A warning for each function that a function of the app may call and that is not deployed.
+pub(super) fn unknown_calls(app: &LiveApp, routes: &Routes) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for function in &app.functions {
+        for called in &function.spec.permissions.call {
+            if !called.contains('*') && routes.function(called).is_none() {
+                warnings.push(format!("`{}` may call `{called}`, which is not deployed", function.name));
+            }
+        }
+    }
+    warnings
+}
+
+/// A warning for each secret that a function or workflow of the app names and that is not set.
+pub(super) fn unset_secrets(app: &LiveApp, secrets: &Secrets) -> Vec<String> {
+    let functions = app.functions.iter().map(|function| (&function.name, &function.spec.secrets));
+    let workflows = app.workflows.iter().map(|workflow| (&workflow.name, &workflow.program.secrets));
+    let mut warnings = Vec::new();
+    for (name, named) in functions.chain(workflows) {
+        let unset = named.iter().filter(|secret| secrets.get(&app.name, secret).is_none());
+        warnings.extend(unset.map(|secret| {
+            format!(
+                "`{name}` reads secret `{secret}`, which is not set: edgefaas secrets set --app {} {secret}",
+                app.name
+            )
+        }));
+    }
+    warnings
+}
