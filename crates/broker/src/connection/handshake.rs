@@ -127,10 +127,16 @@ async fn accept<'a>(
                 refused(ConnectAckReason::NotAuthorized, "the client identifier is another user's")
             }
         })?;
-    let Claimed { mailbox, state, present } = claimed;
+    let Claimed { mailbox, state, present, record } = claimed;
     // From this line on, the session is given back in any case.
     let mut attached = Attached::new(context, mailbox, client, state, expiry_seconds);
     attached.recheck_subscriptions();
+    if let Some(record) = record {
+        let stored = timeout_at(deadline, context.wal.durable(record)).await;
+        stored
+            .map_err(|_| refused(ConnectAckReason::ServerBusy, "storing the session took too long"))?
+            .map_err(|_| refused(ConnectAckReason::ServerUnavailable, "the session could not be stored"))?;
+    }
     let keepalive_seconds = match (connect.keepalive_seconds, config.max_keepalive_seconds) {
         (wanted, 0) => wanted,
         (0, max) => max,

@@ -45,7 +45,7 @@ impl SessionTable {
                     expiry_seconds,
                     will: delayed.as_ref().map(|(will, delay)| (&will.message, *delay)),
                 };
-                self.store_session(mailbox, client, wanted, Some(now.unix_ms));
+                self.store_session(mailbox, client, wanted, Some(now.unix_ms), false);
                 let mut transaction = self.wal.begin();
                 mailbox.mark(&mut transaction);
                 drop(transaction);

@@ -11,7 +11,7 @@ use crate::client::Client;
 use crate::mailbox::{EndRequest, Mailbox};
 use crate::message::Message;
 use crate::stored::{self, MessageRecord, SessionRecord, WillRecord};
-use crate::wal::{Change, Space};
+use crate::wal::{Change, Space, Ticket};
 
 /// The session of a connection.
 pub(crate) struct Claimed {
@@ -19,6 +19,9 @@ pub(crate) struct Claimed {
     pub state: State,
     /// True if the session existed before.
     pub present: bool,
+    /// The record of a new session that outlives its connection: the CONNACK waits for its sync, so that a session that a
+    /// client knows of is there after a crash.
+    pub record: Option<Ticket>,
 }
 
 /// The reason why a client gets no session.
@@ -97,8 +100,8 @@ impl SessionTable {
                 drop(sessions);
                 self.counters.connected.add(1);
                 let mailbox = mailbox.ok_or(NoSession::TooMany)?;
-                self.store_session(&mailbox, client, wanted, None);
-                return Ok(Claimed { mailbox, state: parked.state, present: true });
+                self.store_session(&mailbox, client, wanted, None, false);
+                return Ok(Claimed { mailbox, state: parked.state, present: true, record: None });
             }
         }
         let no_room = wanted.expiry_seconds > 0 && self.wal.is_full();
@@ -111,8 +114,8 @@ impl SessionTable {
             let mailbox = Arc::new(mailbox);
             sessions.insert(mailbox.clone(), client.username.clone());
             self.counters.connected.add(1);
-            self.store_session(&mailbox, client, wanted, None);
-            Ok(Claimed { mailbox, state: State::default(), present: false })
+            let record = self.store_session(&mailbox, client, wanted, None, true);
+            Ok(Claimed { mailbox, state: State::default(), present: false, record })
         };
         drop(sessions);
         if let Some((client, will)) = will {
@@ -121,15 +124,16 @@ impl SessionTable {
         claimed
     }
 
-    /// Stores the record of a session, if it outlives its connection.
+    /// Stores the record of a session, if it outlives its connection. `awaited`: a CONNACK waits until it is on the disk.
     pub(super) fn store_session(
         &self,
         mailbox: &Mailbox,
         client: &Client,
         wanted: Wanted<'_>,
         offline_since_unix_ms: Option<u64>,
-    ) {
-        let Some(id) = mailbox.session else { return };
+        awaited: bool,
+    ) -> Option<Ticket> {
+        let id = mailbox.session?;
         let record = SessionRecord {
             id,
             username: client.username.as_deref(),
@@ -145,6 +149,6 @@ impl SessionTable {
             key: stored::session_key(&mailbox.client_id),
             value: Some(stored::encode(&record).into()),
         };
-        self.wal.begin().append(change, false);
+        Some(self.wal.begin().append(change, awaited))
     }
 }

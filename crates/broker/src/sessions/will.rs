@@ -20,7 +20,7 @@ impl SessionTable {
         let will = parked.will.take().map(|will| (parked.client.clone(), will));
         // After a restart the will is not published again.
         let wanted = Wanted { clean_start: false, expiry_seconds: parked.expiry_seconds, will: None };
-        self.store_session(&known.mailbox, &parked.client, wanted, Some(now.unix_ms));
+        self.store_session(&known.mailbox, &parked.client, wanted, Some(now.unix_ms), false);
         drop(sessions);
         if let Some((client, will)) = will {
             self.publish_will(&client, will, now);

@@ -177,6 +177,38 @@ async fn acknowledgements_wait_for_the_store_and_leave_in_order() {
 }
 
 #[tokio::test]
+async fn a_new_session_is_stored_before_its_client_knows_of_it() {
+    for level in [4, 5] {
+        let storage = Arc::new(MemoryStorage::default());
+        let server = with_storage(BrokerConfig::default(), storage.clone()).await;
+        storage.pause();
+        let (address, at_ack) = (server.address, storage.clone());
+        let connecting = tokio::spawn(async move {
+            let mut client = Raw::open(address).await;
+            let properties: &[u8] = if level == 5 { &[0x11, 0, 0, 0, 100] } else { &[] };
+            client.send(&connect(level, 0, properties, "kept", &[])).await;
+            let ack = client.receive().await;
+            (ack.reason(), at_ack.len(Space::State))
+        });
+        let wal = server.broker.wal();
+        let waits = async {
+            while wal.waiting_bytes() == 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        soon("the record waits", waits).await;
+        // Clients without a session to keep do not wait.
+        let mut other = Raw::connect(server.address, level, "passing").await;
+        for _ in 0..10 {
+            other.ping().await;
+        }
+        storage.resume(wal);
+        assert_eq!(connecting.await.expect("a CONNACK"), (0, 1));
+        server.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn a_full_queue_drops_its_oldest_or_refuses_by_configuration() {
     for (policy, reason) in [(WhenQueueFull::DropOldest, 0), (WhenQueueFull::Reject, 0x97)] {
         let config =

@@ -10,7 +10,7 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
-use edgefaas_broker::{Broker, BrokerConfig, Hooks, MemoryStorage, Peer};
+use edgefaas_broker::{Broker, BrokerConfig, Change, Hooks, MemoryStorage, Peer, Space};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -70,6 +70,14 @@ struct Client {
     inflight: BTreeSet<u16>,
 }
 
+/// Waits until all changes so far are stored: the CONNACK of a session that is kept waits for its record.
+async fn stored(broker: &Broker) {
+    let nothing = Change { space: Space::Hook, key: vec![255], value: None };
+    if let Some(ticket) = broker.record(vec![nothing]) {
+        broker.durable(ticket).await.expect("the store takes it");
+    }
+}
+
 /// Lets clients do to a broker what `input` says, then ends their connections.
 pub async fn drive(broker: &Broker, input: &[u8]) {
     let mut input = Input { bytes: input };
@@ -86,12 +94,14 @@ pub async fn drive(broker: &Broker, input: &[u8]) {
             1 | 2 => {
                 let (stream, other) = tokio::io::duplex(16 * 1024);
                 let peer = Peer::tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 1)));
-                let (broker, cancel) = (broker.clone(), cancel.clone());
-                serving.spawn(async move { broker.serve(other, peer, cancel).await });
+                let (serves, cancel) = (broker.clone(), cancel.clone());
+                serving.spawn(async move { serves.serve(other, peer, cancel).await });
                 let (connect, level, maximum) = connect(&mut input);
                 let client = Client { stream, level, maximum, got: Vec::new(), inflight: BTreeSet::new() };
                 *slot = Some(client);
                 send(slot, &connect).await;
+                turns(TURNS).await;
+                stored(broker).await;
             }
             3 => {
                 let length = usize::from(input.byte());
