@@ -29,6 +29,23 @@ fn count(simulation: &Simulation<Toy>, node: u64, key: &ObjectKey, writer: u64) 
     fields.and_then(|f| f.0.get("n")).and_then(|f| f.counts.get(&writer)).copied().unwrap_or_default()
 }
 
+/// Adds objects with these names, each with a counter that `node` has counted to one.
+fn fill(toy: &mut Toy, names: impl IntoIterator<Item = String>, node: u64) {
+    for name in names {
+        toy.add(&key(&name), "n", node, 1);
+    }
+}
+
+/// The names of so many objects.
+fn names(prefix: &str, count: usize) -> impl Iterator<Item = String> {
+    (0..count).map(move |i| format!("{prefix}{i}"))
+}
+
+/// True if nothing of the app's objects is missing on a node.
+fn is_complete(simulation: &Simulation<Toy>, node: u64) -> bool {
+    simulation.recovering(NodeId(node), "app", "*").is_some_and(|(_, lacks)| lacks.is_empty())
+}
+
 #[test]
 fn a_change_reaches_the_interested_nodes_after_its_interval_and_nobody_else() {
     let mut simulation = cluster(3, 3);
@@ -87,7 +104,7 @@ fn copies_are_kept_where_nobody_is_interested_and_come_back_to_a_node_that_lost_
     simulation.stop(NodeId(1));
     simulation.start(NodeId(1), Toy::default(), all_of("app"));
     simulation.run_for(secs(1));
-    assert_eq!(simulation.synced(NodeId(1)).len(), 1);
+    assert!(is_complete(&simulation, 1));
     for object in &objects {
         assert_eq!(count(&simulation, 1, object, 1), 1, "{object}");
     }
@@ -160,18 +177,147 @@ fn a_new_interest_is_synced_when_all_is_here() {
     simulation.set_interests(NodeId(3), all_of("app"));
     let end = simulation.now() + secs(20);
     let step = Duration::from_micros(100);
-    assert!(simulation.run_until_done(end, step, |s| s.synced(NodeId(3)).len() == 1));
+    assert!(simulation.run_until_done(end, step, |s| is_complete(s, 3)));
     assert_eq!(simulation.replica(NodeId(3)).unwrap().objects.len(), 2_000);
     assert!(simulation.equal(|_, _| true));
 }
 
 #[test]
-fn a_node_that_is_alone_waits_two_seconds() {
+fn a_node_waits_two_seconds_for_members_that_do_not_come() {
     let mut simulation: Simulation<Toy> = Simulation::new(seed(), Network::default(), Settings::default());
+    simulation.set_members(&[NodeId(1), NodeId(2)]);
     simulation.start(NodeId(1), Toy::default(), all_of("app"));
-    simulation.run_for(secs(3));
-    let interest = Interest { app: "app".into(), pattern: "*".into() };
-    assert_eq!(simulation.synced(NodeId(1)), [(interest, secs(2))]);
+    simulation.run_for(secs(1));
+    assert_eq!(simulation.recovering(NodeId(1), "app", "*"), Some((secs(0), &[NodeId(2)][..])));
+    simulation.run_for(secs(2));
+    assert_eq!(simulation.recovering(NodeId(1), "app", "*"), Some((secs(2), &[][..])));
+    // It comes later, with objects: from then on they are missing.
+    let mut late = Toy::default();
+    fill(&mut late, names("o", 500), 2);
+    simulation.start(NodeId(2), late, all_of("app"));
+    let end = simulation.now() + secs(5);
+    let step = Duration::from_micros(100);
+    assert!(simulation.run_until_done(end, step, |s| !is_complete(s, 1)));
+    assert!(simulation.run_until_done(end, step, |s| is_complete(s, 1)));
+    assert_eq!(simulation.replica(NodeId(1)).unwrap().objects.len(), 500);
+}
+
+/// Node 1 with 5,000 objects, and node 2, to which rounds of 100 bring them.
+fn half_recovered() -> Simulation<Toy> {
+    let settings = Settings { round_objects: 100, ..Settings::default() };
+    let mut simulation: Simulation<Toy> = Simulation::new(seed(), Network::default(), settings);
+    let mut full = Toy::default();
+    fill(&mut full, names("o", 5_000), 1);
+    simulation.start(NodeId(1), full, all_of("app"));
+    simulation.start(NodeId(2), Toy::default(), all_of("app"));
+    let end = simulation.now() + secs(20);
+    let half = |s: &Simulation<Toy>| s.replica(NodeId(2)).is_some_and(|toy| toy.objects.len() > 2_500);
+    assert!(simulation.run_until_done(end, Duration::from_micros(100), half));
+    simulation
+}
+
+#[test]
+fn what_a_member_had_is_missing_while_it_is_away_and_until_its_round_is_over() {
+    let mut simulation = half_recovered();
+    simulation.start(NodeId(3), Toy::default(), all_of("app"));
+    simulation.partition(|node| u32::from(node == NodeId(1)));
+    // The third node has nothing to add, and says so.
+    simulation.run_for(secs(600));
+    assert_eq!(simulation.recovering(NodeId(2), "app", "*").unwrap().1, [NodeId(1)]);
+    assert!(simulation.replica(NodeId(2)).unwrap().objects.len() < 5_000);
+    simulation.heal();
+    let end = simulation.now() + secs(60);
+    assert!(simulation.run_until_done(end, Duration::from_micros(100), |s| is_complete(s, 2)));
+    assert_eq!(simulation.replica(NodeId(2)).unwrap().objects.len(), 5_000);
+    // A member that leaves the cluster is not waited for.
+    let mut simulation = half_recovered();
+    simulation.partition(|node| u32::from(node == NodeId(1)));
+    simulation.run_for(secs(600));
+    assert!(!is_complete(&simulation, 2));
+    simulation.set_members(&[NodeId(2)]);
+    assert!(is_complete(&simulation, 2));
+}
+
+#[test]
+fn an_interest_that_comes_in_the_middle_of_rounds_waits_for_all_of_its_objects() {
+    let of = |patterns: &[&str]| {
+        let of = |pattern: &&str| Interest { app: "app".into(), pattern: (*pattern).into() };
+        patterns.iter().map(of).collect::<Vec<_>>()
+    };
+    for (full, empty) in [(1, 2), (2, 1)] {
+        let (full, empty) = (NodeId(full), NodeId(empty));
+        let settings = Settings { round_objects: 100, ..Settings::default() };
+        let mut simulation: Simulation<Toy> = Simulation::new(seed(), Network::default(), settings);
+        let mut objects = Toy::default();
+        fill(&mut objects, names("x", 3_000).chain(names("y", 3_000)), full.0);
+        simulation.start(full, objects, of(&["x*", "y*"]));
+        simulation.start(empty, Toy::default(), of(&["x*"]));
+        let end = simulation.now() + secs(60);
+        let step = Duration::from_micros(100);
+        let has = |s: &Simulation<Toy>, name: &str| {
+            let objects = &s.replica(empty).unwrap().objects;
+            objects.keys().filter(|key| key.object.starts_with(name)).count()
+        };
+        assert!(simulation.run_until_done(end, step, |s| has(s, "x") > 1_500));
+        simulation.set_interests(empty, of(&["x*", "y*"]));
+        let complete =
+            |s: &Simulation<Toy>, pattern: &str| s.recovering(empty, "app", pattern).unwrap().1.is_empty();
+        assert!(simulation.run_until_done(end, step, |s| complete(s, "y*")));
+        assert_eq!(has(&simulation, "y"), 3_000, "node {full} has them");
+        assert!(simulation.run_until_done(end, step, |s| complete(s, "x*")));
+        assert_eq!(has(&simulation, "x"), 3_000);
+    }
+}
+
+#[test]
+fn what_could_not_be_stored_is_missing_until_it_comes_again() {
+    for full in [1, 2] {
+        let (full, empty) = (NodeId(full), NodeId(3 - full));
+        let settings = Settings { round_objects: 100, ..Settings::default() };
+        let mut simulation: Simulation<Toy> = Simulation::new(seed(), Network::default(), settings);
+        let mut objects = Toy::default();
+        fill(&mut objects, names("o", 2_000), full.0);
+        simulation.start(full, objects, all_of("app"));
+        simulation.start(empty, Toy::default(), all_of("app"));
+        let end = simulation.now() + secs(90);
+        let step = Duration::from_micros(100);
+        let lose = |simulation: &mut Simulation<Toy>| {
+            simulation.replica_mut(empty).unwrap().objects.clear();
+            simulation.not_stored(empty, full);
+            assert_eq!(simulation.recovering(empty, "app", "*").unwrap().1, [full]);
+        };
+        let some = |s: &Simulation<Toy>| s.replica(empty).unwrap().objects.len() > 1_000;
+        assert!(simulation.run_until_done(end, step, some));
+        lose(&mut simulation);
+        assert!(simulation.run_until_done(end, step, |s| is_complete(s, empty.0)));
+        assert_eq!(simulation.replica(empty).unwrap().objects.len(), 2_000);
+        // And the same when nothing is under way.
+        simulation.run_for(secs(5));
+        lose(&mut simulation);
+        assert!(simulation.run_until_done(end, step, |s| is_complete(s, empty.0)));
+        assert_eq!(simulation.replica(empty).unwrap().objects.len(), 2_000);
+    }
+}
+
+#[test]
+fn a_new_member_without_objects_keeps_no_interest_waiting() {
+    for (full, new) in [(1, 2), (2, 1)] {
+        let (full, new) = (NodeId(full), NodeId(new));
+        let mut simulation: Simulation<Toy> = Simulation::new(
+            seed(),
+            Network::default(),
+            Settings { round_objects: 100, ..Settings::default() },
+        );
+        let mut objects = Toy::default();
+        fill(&mut objects, names("o", 5_000), full.0);
+        simulation.start(full, objects, all_of("app"));
+        simulation.start(new, Toy::default(), all_of("app"));
+        let end = simulation.now() + secs(5);
+        let step = Duration::from_micros(100);
+        assert!(simulation.run_until_done(end, step, |s| is_complete(s, full.0)));
+        assert!(simulation.replica(new).unwrap().objects.len() < 5_000);
+        assert!(!is_complete(&simulation, new.0));
+    }
 }
 
 #[test]
@@ -185,7 +331,7 @@ fn a_hundred_thousand_objects_are_recovered_and_cost_little_when_equal() {
     let started = simulation.now();
     let end = simulation.now() + secs(60);
     let step = Duration::from_millis(10);
-    assert!(simulation.run_until_done(end, step, |s| s.synced(NodeId(2)).len() == 1));
+    assert!(simulation.run_until_done(end, step, |s| is_complete(s, 2)));
     assert_eq!(simulation.replica(NodeId(2)).unwrap().objects.len(), 100_000);
     let sent = simulation.counters(NodeId(1)).unwrap().bytes_sent;
     eprintln!("100,000 objects: {:?}, {sent} bytes", simulation.now() - started);

@@ -8,8 +8,9 @@ use bytes::Bytes;
 use crate::replication::copies::mix;
 use crate::replication::interest::InterestSet;
 use crate::replication::outgoing::OUTPUT_BYTES;
-use crate::replication::peer::Peer;
+use crate::replication::peer::{Cursor, Peer};
 use crate::replication::pending::Pending;
+use crate::replication::recovery::{Recovery, Wait};
 use crate::replication::{
     Counters, Delta, DisconnectReason, Event, Interest, NodeId, Output, Replica, Settings,
 };
@@ -29,9 +30,7 @@ pub struct Replication<D> {
     pub(super) now: Duration,
     pub(super) interests: InterestSet,
     pub(super) interests_version: u32,
-    /// New interests and when they came.
-    recovering: BTreeMap<Interest, Duration>,
-    told_interests: BTreeSet<Interest>,
+    pub(super) recovery: Recovery,
     pub(super) peers: BTreeMap<NodeId, Peer<D>>,
     /// Nodes that left lately.
     pub(super) absent: BTreeMap<NodeId, Absent>,
@@ -62,8 +61,7 @@ impl<D: Delta> Replication<D> {
             now: Duration::ZERO,
             interests: InterestSet::default(),
             interests_version: 1,
-            recovering: BTreeMap::new(),
-            told_interests: BTreeSet::new(),
+            recovery: Recovery::default(),
             peers: BTreeMap::new(),
             absent: BTreeMap::new(),
             members: BTreeSet::new(),
@@ -91,12 +89,14 @@ impl<D: Delta> Replication<D> {
                     peer.since = absent.since;
                 }
                 self.peers.insert(node, peer);
+                self.recovery.connected(node, self.now, self.settings.grace);
                 self.attend(node, replica, &mut out);
             }
             Event::PeerDown { node } => self.peer_down(node),
             Event::Members(members) => {
                 self.members = members.into_iter().filter(|node| *node != self.me).collect();
                 self.confirmed.retain(|node, _| self.members.contains(node));
+                self.recovery.set_members(&self.members, self.now, self.settings.grace);
             }
             Event::LocalInterests(interests) => self.local_interests(interests, replica, &mut out),
             Event::Changed { object, delta, policy } => {
@@ -123,20 +123,20 @@ impl<D: Delta> Replication<D> {
                     self.attend(node, replica, &mut out);
                 }
             }
+            Event::NotStored { node } => self.not_stored(node),
             Event::BadPayload { node } => self.disconnect(node, DisconnectReason::BadPayload, &mut out),
             Event::Tick => {}
         }
         self.run_due(replica, &mut out);
-        self.report_synced(&mut out);
+        let reports = self.recovery.advance(self.now, self.settings.grace);
+        out.extend(reports.into_iter().map(|(interests, lacks)| Output::Recovering { interests, lacks }));
         out
     }
 
     /// Deadline of the next call of [`handle`](Self::handle), with [`Event::Tick`] if there is no other event.
     pub fn next_deadline(&self) -> Option<Duration> {
-        let grace = || self.recovering.values().map(|since| since.saturating_add(self.settings.grace));
-        let grace = if self.peers.is_empty() { grace().min() } else { None };
         let timer = self.timers.first().map(|(due, _)| *due);
-        [self.pending.next_due(), timer, grace].into_iter().flatten().min()
+        [self.pending.next_due(), timer, self.recovery.next_deadline()].into_iter().flatten().min()
     }
 
     /// About how many bytes wait to be sent: local changes for their interval, and what waits for peers
@@ -182,14 +182,35 @@ impl<D: Delta> Replication<D> {
                 peer.round_wanted |= self.me < *node;
             }
         }
-        self.recovering.retain(|interest, _| told.contains(interest));
-        for interest in told.difference(&self.told_interests) {
-            self.recovering.insert(interest.clone(), self.now);
-        }
-        self.told_interests = told;
+        let Self { recovery, members, peers, absent, interests_version, now, settings, .. } = self;
+        let (version, now, grace) = (*interests_version, *now, settings.grace);
+        let wait = |node: &NodeId| match (peers.get(node), absent.get(node)) {
+            (Some(peer), _) if peer.synced_version == version => Wait::Complete,
+            (Some(_), _) => Wait::Lacks,
+            (None, Some(absent)) if now < absent.left + grace => Wait::Until(absent.left + grace),
+            (None, _) if now < grace => Wait::Until(grace),
+            (None, _) => Wait::Absent,
+        };
+        recovery.set_interests(told, version, now, || {
+            members.iter().chain(peers.keys()).map(|node| (*node, wait(node))).collect()
+        });
         let nodes: Vec<NodeId> = self.peers.keys().copied().collect();
         for node in nodes {
             self.attend(node, replica, out);
+        }
+    }
+
+    /// What a peer sent could not be stored: the next round has to compare everything with it.
+    fn not_stored(&mut self, node: NodeId) {
+        self.confirmed.remove(&node);
+        self.recovery.lost(node, self.interests_version, self.now);
+        let begins = self.begins(node);
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.synced_version = 0;
+            peer.cursor = Cursor::default();
+            // The higher node does not know where the lower one's rounds have got to.
+            peer.is_spoiled = !begins || peer.round.is_some();
+            peer.round_wanted |= !begins;
         }
     }
 
@@ -317,22 +338,6 @@ impl<D: Delta> Replication<D> {
         let interests = self.interests.to_wire();
         let told = wire::Interests { version: self.interests_version, interests };
         self.send(node, Kind::Interests(told), out);
-    }
-
-    fn report_synced(&mut self, out: &mut Vec<Output>) {
-        if self.recovering.is_empty() {
-            return;
-        }
-        let (now, grace, alone) = (self.now, self.settings.grace, self.peers.is_empty());
-        let current = self.interests_version;
-        let all_synced = self.peers.values().all(|peer| peer.synced_version == current);
-        self.recovering.retain(|interest, since| {
-            let synced = if alone { now >= *since + grace } else { all_synced };
-            if synced {
-                out.push(Output::Synced { interest: interest.clone() });
-            }
-            !synced
-        });
     }
 }
 

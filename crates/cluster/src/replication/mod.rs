@@ -22,8 +22,9 @@
 //! interested node is left, the keepers do this among themselves. A node that was chosen once keeps what it
 //! has and takes part in rounds over it, but gets no deltas of it any more.
 //!
-//! **Recovery.** A new local interest is [`Synced`](Output::Synced) when a round that took note of it is
-//! complete with every connected node, or if there is none after [`Settings::grace`].
+//! **Recovery.** A new local interest is [`Recovering`](Output::Recovering) from each member until a round that took
+//! note of it is over with that member, also while the member is away in between. A member that was not connected when
+//! the interest came is waited for during [`Settings::grace`]; if it comes later, it counts from then on.
 //!
 //! **Stability.** See [`Replication::stable_since`].
 
@@ -37,6 +38,7 @@ mod outgoing;
 mod peer;
 mod pending;
 mod receive;
+mod recovery;
 mod round;
 mod sync;
 
@@ -151,6 +153,11 @@ pub enum Event<D> {
         /// The peer.
         node: NodeId,
     },
+    /// Payloads of a peer could not be stored, such as on a full disk.
+    NotStored {
+        /// The peer.
+        node: NodeId,
+    },
     /// The payload of an [`Output::Merge`] was garbage.
     BadPayload {
         /// The sender.
@@ -182,10 +189,13 @@ pub enum Output {
         /// The result of the sender's [`Delta::encode`].
         payload: Bytes,
     },
-    /// All that the connected nodes have of this new interest is here: the [`Merge`](Self::Merge)s came before.
-    Synced {
-        /// The interest, as it was passed to the machine.
-        interest: Interest,
+    /// The members whose objects of these interests have not all come; comes with each change, after the
+    /// [`Merge`](Self::Merge)s that it is about.
+    Recovering {
+        /// The interests, as they were passed to the machine.
+        interests: Vec<Interest>,
+        /// Members, sorted; none when everything is here.
+        lacks: Vec<NodeId>,
     },
     /// Close the connection, and leave the peer alone for a pause that the transport decides. The machine forgets the
     /// peer immediately.
@@ -220,7 +230,7 @@ pub struct Settings {
     pub round_min: Duration,
     /// The maximum between two rounds with a peer.
     pub round_max: Duration,
-    /// The time that a new interest waits for a first peer.
+    /// The time that a new interest waits for members that are not connected.
     pub grace: Duration,
     /// Time for which a node must be connected before it is chosen to keep objects, and for which it must be away before
     /// others are chosen in its place.

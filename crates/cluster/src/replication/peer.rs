@@ -51,9 +51,11 @@ pub(crate) struct Peer<D> {
     /// The lower node is to be asked for a round; or to begin another after this one.
     pub(crate) round_wanted: bool,
     /// Position at which the next round continues, if the last one did not cover all objects.
-    pub(crate) cursor: u64,
+    pub(crate) cursor: Cursor,
     /// The version of the local interests of which all that the peer has is here.
     pub(crate) synced_version: u32,
+    /// Something that came in the rounds since the last whole one could not be stored: they do not count.
+    pub(crate) is_spoiled: bool,
     /// Objects that it is known to hold without interest.
     pub(crate) kept: HashSet<ObjectKey>,
     kept_bytes: usize,
@@ -118,10 +120,23 @@ impl Work {
     }
 }
 
+/// Position at which a round continues where the last one ended. It counts for the interests of both sides that the last
+/// one knew only: with others, objects before it may be shared that were not.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Cursor {
+    pub(crate) hash: u64,
+    /// The versions of the interests: of this node, of the peer.
+    pub(crate) versions: (u32, u32),
+}
+
 /// A round, as seen by the lower node.
 #[derive(Debug)]
 pub(crate) struct Round {
     pub(crate) number: u32,
+    /// The first hash that it compares.
+    pub(crate) first: u64,
+    /// The interests of the peer that this node knew by then.
+    pub(crate) their_version: u32,
     /// The time of the tally.
     pub(crate) began: Duration,
     /// The local interests that the peer knew by then.
@@ -172,8 +187,9 @@ impl<D: Delta> Peer<D> {
             round_due: now,
             round_began: None,
             round_wanted: false,
-            cursor: 0,
+            cursor: Cursor::default(),
             synced_version: 0,
+            is_spoiled: false,
             kept: HashSet::new(),
             kept_bytes: 0,
             keys_out: KeysOut::default(),

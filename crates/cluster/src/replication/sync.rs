@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use crate::replication::copies::keeps;
 use crate::replication::machine::round_gap_end;
-use crate::replication::peer::{Answer, Peer, Round, Stage, Work};
+use crate::replication::peer::{Answer, Cursor, Peer, Round, Stage, Work};
 use crate::replication::round::{
     Difference, Entry, Tally, bucket, bucket_range, differences, in_ranges, lines, with_hash,
 };
@@ -125,8 +125,12 @@ impl<D: Delta> Replication<D> {
             let counts = peer.since + settle + settle / 10;
             peer.round_due = if self.now < counts { round_due.min(counts) } else { round_due };
             peer.names_bytes = 0;
-            peer.round = Some(Box::new(Round { number, began, version, stage: Stage::Buckets { tally } }));
             let interests_version = peer.interests_version;
+            let cursor = std::mem::take(&mut peer.cursor);
+            let first = if cursor.versions == (version, interests_version) { cursor.hash } else { 0 };
+            peer.is_spoiled &= first > 0;
+            let (their_version, stage) = (interests_version, Stage::Buckets { tally });
+            peer.round = Some(Box::new(Round { number, first, began, version, their_version, stage }));
             self.send(node, Kind::Summary(wire::Summary { round: number, root, interests_version }), out);
         }
     }
@@ -166,13 +170,18 @@ impl<D: Delta> Replication<D> {
         peer.answer = None;
         let mut reply = wire::Buckets { round: summary.round, digests: Vec::new(), objects: Vec::new() };
         if equal {
-            peer.synced_version = summary.interests_version;
+            peer.is_spoiled = false;
+            self.synced(node, summary.interests_version);
             self.confirm(node, self.now, summary.interests_version);
         } else {
             peer.answer =
                 Some(Answer { number: summary.round, version: summary.interests_version, partial: true });
             reply.digests = tally.digests;
             reply.objects = tally.objects;
+            if summary.root == Tally::new().root() && !peer.is_spoiled {
+                // The peer has nothing.
+                self.synced(node, summary.interests_version);
+            }
         }
         self.send(node, Kind::Buckets(reply), out);
     }
@@ -190,12 +199,15 @@ impl<D: Delta> Replication<D> {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
-        let (tally, began, version) = match peer.round.as_deref() {
-            Some(Round { number, began, version, stage: Stage::Buckets { tally } })
-                if *number == theirs.round =>
-            {
-                (tally, *began, *version)
-            }
+        let (tally, first, began, versions) = match peer.round.as_deref() {
+            Some(Round {
+                number,
+                first,
+                began,
+                version,
+                their_version,
+                stage: Stage::Buckets { tally },
+            }) if *number == theirs.round => (tally, *first, *began, (*version, *their_version)),
             _ => {
                 self.counters.unexpected_messages += 1;
                 return;
@@ -203,17 +215,20 @@ impl<D: Delta> Replication<D> {
         };
         if theirs.digests.is_empty() {
             peer.round = None;
-            peer.cursor = 0;
-            peer.synced_version = version;
-            self.confirm(node, began, version);
+            peer.is_spoiled = false;
+            self.synced(node, versions.0);
+            self.confirm(node, began, versions.0);
             return;
         }
-        let cursor = peer.cursor;
         let (buckets, left_for_later) =
-            tally.differing(&theirs, bucket(cursor), self.settings.round_objects);
+            tally.differing(&theirs, bucket(first), self.settings.round_objects);
+        if theirs.objects.iter().all(|objects| *objects == 0) && !peer.is_spoiled {
+            // Such as a new member: what goes to it now keeps nobody here waiting.
+            self.synced(node, versions.0);
+        }
         let (mut from, mut to): (Vec<u64>, Vec<u64>) = buckets.into_iter().map(bucket_range).unzip();
-        if let Some(first) = from.first_mut() {
-            *first = (*first).max(cursor);
+        if let Some(range) = from.first_mut() {
+            *range = (*range).max(first);
         }
         let mut entries = self.entries(node, &from, &to, replica);
         let most = self.settings.round_objects.clamp(1, ROUND_OBJECTS);
@@ -234,7 +249,7 @@ impl<D: Delta> Replication<D> {
         let (hashes, digests) = lines(&entries);
         let partial = next.is_some();
         if let Some(peer) = self.peers.get_mut(&node) {
-            peer.cursor = next.unwrap_or(0);
+            peer.cursor = Cursor { hash: next.unwrap_or(0), versions };
             if let Some(round) = &mut peer.round {
                 round.stage = Stage::Differences { entries, partial };
             }
@@ -381,7 +396,11 @@ impl<D: Delta> Replication<D> {
         if let Some(answer) = peer.answer.take() {
             self.counters.rounds_exchanged += 1;
             if !answer.partial {
-                peer.synced_version = answer.version;
+                let is_spoiled = std::mem::take(&mut peer.is_spoiled);
+                peer.round_wanted |= is_spoiled;
+                if !is_spoiled {
+                    self.synced(node, answer.version);
+                }
             }
         }
     }
@@ -395,16 +414,27 @@ impl<D: Delta> Replication<D> {
             Some(Round { number, version, stage: Stage::End { partial }, .. })
                 if *number == finished.round =>
             {
+                let (partial, version) = (*partial, *version);
                 self.counters.rounds_exchanged += 1;
-                if *partial {
+                peer.round = None;
+                if partial {
+                    peer.round_due = self.now;
+                } else if std::mem::take(&mut peer.is_spoiled) {
                     peer.round_due = self.now;
                 } else {
-                    peer.synced_version = *version;
+                    self.synced(node, version);
                 }
-                peer.round = None;
             }
             _ => self.counters.unexpected_messages += 1,
         }
+    }
+
+    /// All that a peer has of the local interests of a version is here.
+    fn synced(&mut self, node: NodeId, version: u32) {
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.synced_version = version;
+        }
+        self.recovery.complete(node, version);
     }
 
     /// Both had the same; that says nothing if the peer did not know what this node is interested in.

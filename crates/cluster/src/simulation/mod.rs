@@ -48,6 +48,7 @@ pub struct Simulation<R: SimulatedReplica> {
     random: Random,
     now: Duration,
     nodes: BTreeMap<NodeId, Node<R>>,
+    members: Vec<NodeId>,
     links: Links,
     agenda: BinaryHeap<Reverse<(Duration, u64, Happening)>>,
     sequence: u64,
@@ -61,7 +62,7 @@ struct Node<R: SimulatedReplica> {
     started: Duration,
     penalties: Penalties<NodeId>,
     tick: Option<Duration>,
-    synced: Vec<(Interest, Duration)>,
+    recovering: BTreeMap<Interest, (Duration, Vec<NodeId>)>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,6 +81,7 @@ impl<R: SimulatedReplica> Simulation<R> {
             random: Random::new(seed),
             now: Duration::ZERO,
             nodes: BTreeMap::new(),
+            members: Vec::new(),
             links: Links::new(network),
             agenda: BinaryHeap::new(),
             sequence: 0,
@@ -87,7 +89,7 @@ impl<R: SimulatedReplica> Simulation<R> {
         }
     }
 
-    /// Starts a node, which connects to all that it reaches.
+    /// Starts a node, which knows all other nodes as members, and connects to all that it reaches.
     pub fn start(&mut self, node: NodeId, replica: R, interests: Vec<Interest>) {
         self.stop(node);
         let settings = Settings { seed: self.random.next(), ..self.settings.clone() };
@@ -101,11 +103,12 @@ impl<R: SimulatedReplica> Simulation<R> {
                 started,
                 penalties: Penalties::default(),
                 tick: None,
-                synced: Vec::new(),
+                recovering: BTreeMap::new(),
             },
         );
-        self.handle(node, Event::LocalInterests(interests));
         let others: Vec<NodeId> = self.nodes.keys().copied().filter(|other| *other != node).collect();
+        self.handle(node, Event::Members(others.iter().chain(&self.members).copied().collect()));
+        self.handle(node, Event::LocalInterests(interests));
         others.into_iter().for_each(|other| self.connect_after(node, other, Duration::ZERO));
     }
 
@@ -122,8 +125,9 @@ impl<R: SimulatedReplica> Simulation<R> {
         self.handle(node, Event::LocalInterests(interests));
     }
 
-    /// Sets the members of all nodes.
+    /// Sets the members of all nodes, and of those that start later.
     pub fn set_members(&mut self, members: &[NodeId]) {
+        self.members = members.to_vec();
         let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
         nodes.into_iter().for_each(|node| self.handle(node, Event::Members(members.to_vec())));
     }
@@ -250,9 +254,16 @@ impl<R: SimulatedReplica> Simulation<R> {
         self.nodes.get(&node).map(|node| &node.machine)
     }
 
-    /// Interests that were reported as synced since the node started, each with its time.
-    pub fn synced(&self, node: NodeId) -> &[(Interest, Duration)] {
-        self.nodes.get(&node).map_or(&[], |node| &node.synced)
+    /// The members whose objects of an interest a node lacks, and since when it has been these; `None` until it said so.
+    pub fn recovering(&self, node: NodeId, app: &str, pattern: &str) -> Option<(Duration, &[NodeId])> {
+        let interest = Interest { app: app.to_owned(), pattern: pattern.to_owned() };
+        let (since, lacks) = self.nodes.get(&node)?.recovering.get(&interest)?;
+        Some((*since, lacks))
+    }
+
+    /// Tells a node that what came from another could not be stored.
+    pub fn not_stored(&mut self, node: NodeId, from: NodeId) {
+        self.handle(node, Event::NotStored { node: from });
     }
 
     /// Disconnects: the node, the disconnected peer, and the reason.
@@ -352,9 +363,10 @@ impl<R: SimulatedReplica> Simulation<R> {
                         next.push(Event::BadPayload { node: from });
                     }
                 }
-                Output::Synced { interest } => {
+                Output::Recovering { interests, lacks } => {
                     if let Some(at) = self.nodes.get_mut(&node) {
-                        at.synced.push((interest, now));
+                        let lacking = |interest| (interest, (now, lacks.clone()));
+                        at.recovering.extend(interests.into_iter().map(lacking));
                     }
                 }
                 Output::Disconnect { node: other, reason } => {

@@ -1,6 +1,6 @@
 //! Connects the transport, the replication state machine and the local objects.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -148,6 +148,7 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
 
 /// Changes of an object from a member.
 struct Received {
+    node: NodeId,
     object: ObjectKey,
     copies: u8,
     fields: Vec<(FieldKey, FieldDelta)>,
@@ -257,9 +258,30 @@ impl Running {
     }
 
     async fn carry_out(&mut self, events: impl IntoIterator<Item = Event<ObjectDelta>>) {
+        let mut recovering = Vec::new();
+        let merges = self.step(events, &mut recovering);
+        if !merges.is_empty() {
+            let senders: BTreeSet<NodeId> = merges.iter().map(|received| received.node).collect();
+            if !self.merge(merges).await {
+                // Functions that wait for these objects go on waiting.
+                let lost = senders.into_iter().map(|node| Event::NotStored { node });
+                self.step(lost, &mut recovering);
+            }
+        }
+        for (interests, lacks) in recovering {
+            let patterns = interests.into_iter().map(|interest| (interest.app, interest.pattern));
+            self.recoveries.set_lacks(patterns, lacks.iter().map(|node| node.0).collect());
+        }
+    }
+
+    /// Lets the machine handle events; returns what is to be merged, and adds changes of what is missing.
+    fn step(
+        &mut self,
+        events: impl IntoIterator<Item = Event<ObjectDelta>>,
+        recovering: &mut Vec<(Vec<Interest>, Vec<NodeId>)>,
+    ) -> Vec<Received> {
         let mut merges = Vec::new();
-        let mut synced = Vec::new();
-        let mut events: std::collections::VecDeque<_> = events.into_iter().collect();
+        let mut events: VecDeque<_> = events.into_iter().collect();
         while let Some(event) = events.pop_front() {
             for output in self.machine.handle(event, self.started.elapsed(), &self.replica) {
                 match output {
@@ -270,14 +292,14 @@ impl Running {
                     }
                     Output::Merge { node, object, copies, payload } => {
                         match delta::decode(&object, &payload) {
-                            Ok(fields) => merges.push(Received { object, copies, fields }),
+                            Ok(fields) => merges.push(Received { node, object, copies, fields }),
                             Err(error) => {
                                 tracing::warn!(%node, %object, %error, "a member sent an invalid payload");
                                 events.push_front(Event::BadPayload { node });
                             }
                         }
                     }
-                    Output::Synced { interest } => synced.push(interest),
+                    Output::Recovering { interests, lacks } => recovering.push((interests, lacks)),
                     Output::Disconnect { node, reason } => {
                         tracing::warn!(%node, %reason, "a member is disconnected");
                         self.handle.disconnect_with_penalty(node.0);
@@ -285,12 +307,7 @@ impl Running {
                 }
             }
         }
-        if !merges.is_empty() {
-            self.merge(merges).await;
-        }
-        for interest in synced {
-            self.recoveries.end(interest.app, interest.pattern);
-        }
+        merges
     }
 
     fn send(&self, node: NodeId, frame: Bytes) -> Option<Event<ObjectDelta>> {
@@ -306,11 +323,12 @@ impl Running {
         }
     }
 
-    async fn merge(&mut self, merges: Vec<Received>) {
+    /// Stores changes of members; false if that failed, and they have to come again.
+    async fn merge(&mut self, merges: Vec<Received>) -> bool {
         let mut batch = Batch::default();
         let mut bounded = Vec::new();
         let mut objects = Vec::with_capacity(merges.len());
-        for Received { object, copies, fields } in merges {
+        for Received { object, copies, fields, .. } in merges {
             for (key, delta) in fields {
                 // A damaged field must not block the other fields.
                 if let Err(error) = self.store.objects().read(&key, |_| ()) {
@@ -327,13 +345,14 @@ impl Running {
         if let Err(error) = self.store.committer().commit(batch, Durability::Written).await {
             // The next comparison with the sender finds the missing changes.
             tracing::warn!(%error, "changes of other members could not be stored");
-            return;
+            return false;
         }
         for (object, copies) in objects {
             self.replica.set_copies(&object, copies);
             self.replica.changed(object);
         }
         self.grant(bounded).await;
+        true
     }
 
     /// Grants shares of this node to members that have requested them.

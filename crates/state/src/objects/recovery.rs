@@ -1,7 +1,8 @@
 //! Recovery of objects from peers after the node has joined a cluster: patterns that are transferred, and patterns that
 //! are missing.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -10,7 +11,8 @@ use tokio::sync::futures::Notified;
 /// An app and a pattern of its objects' names.
 type AppPattern = (String, String);
 
-/// Patterns whose objects have been transferred from the peers, on a member of a cluster.
+/// What a member of a cluster lacks of the objects that its functions use: for each pattern, the members whose objects have
+/// not all been transferred.
 #[derive(Default)]
 pub struct Recoveries {
     /// `None` while the node is in no cluster: no peer exists to recover from.
@@ -21,7 +23,26 @@ pub struct Recoveries {
 #[derive(Default)]
 struct State {
     wanted: HashSet<AppPattern>,
-    done: HashSet<AppPattern>,
+    /// The members that a pattern is lacking from, and none when it is complete. A pattern that is not in it is new.
+    lacks: HashMap<AppPattern, Arc<[u64]>>,
+}
+
+impl State {
+    fn is_complete(&self, app: &str, pattern: &str) -> bool {
+        let lacks = self.lacks.get(&(app.to_owned(), pattern.to_owned()));
+        lacks.is_some_and(|members| members.is_empty())
+    }
+}
+
+/// A pattern with objects that this node lacks.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Lacking {
+    /// The app of the objects.
+    pub app: String,
+    /// The pattern of their names.
+    pub pattern: String,
+    /// The members whose objects have not all come; empty for a moment after the pattern is new.
+    pub members: Arc<[u64]>,
 }
 
 impl Recoveries {
@@ -36,16 +57,19 @@ impl Recoveries {
     pub fn set_wanted(&self, patterns: impl IntoIterator<Item = (String, String)>) {
         if let Some(state) = &mut *self.state.lock() {
             state.wanted = patterns.into_iter().collect();
-            let State { wanted, done } = state;
-            done.retain(|pattern| wanted.contains(pattern));
+            let State { wanted, lacks } = state;
+            lacks.retain(|pattern, _| wanted.contains(pattern));
         }
         self.changed.notify_waiters();
     }
 
-    /// All objects of a pattern have been transferred.
-    pub fn end(&self, app: String, pattern: String) {
+    /// Objects of these patterns are missing from these members; from none if all of them have been transferred.
+    pub fn set_lacks(&self, patterns: impl IntoIterator<Item = (String, String)>, members: Vec<u64>) {
         if let Some(state) = &mut *self.state.lock() {
-            state.done.insert((app, pattern));
+            let members: Arc<[u64]> = members.into();
+            let State { wanted, lacks } = state;
+            let wanted = patterns.into_iter().filter(|pattern| wanted.contains(pattern));
+            lacks.extend(wanted.map(|pattern| (pattern, members.clone())));
         }
         self.changed.notify_waiters();
     }
@@ -61,8 +85,7 @@ impl Recoveries {
     pub fn lacks<'a>(&self, app: &str, patterns: impl IntoIterator<Item = &'a str>) -> bool {
         let state = self.state.lock();
         let Some(state) = &*state else { return false };
-        let is_done = |pattern: &str| state.done.contains(&(app.to_owned(), pattern.to_owned()));
-        !patterns.into_iter().all(is_done)
+        !patterns.into_iter().all(|pattern| state.is_complete(app, pattern))
     }
 
     /// Completes at the next change of what is transferred, also at one between this call and the first poll.
@@ -72,10 +95,30 @@ impl Recoveries {
 
     /// Number of wanted patterns that are not transferred yet.
     pub fn missing(&self) -> usize {
-        self.state
-            .lock()
-            .as_ref()
-            .map_or(0, |state| state.wanted.len() - state.done.len().min(state.wanted.len()))
+        let state = self.state.lock();
+        let lacks = |state: &State| {
+            state.wanted.iter().filter(|(app, pattern)| !state.is_complete(app, pattern)).count()
+        };
+        state.as_ref().map_or(0, lacks)
+    }
+
+    /// The wanted patterns that are not transferred yet, sorted.
+    pub fn lacking(&self) -> Vec<Lacking> {
+        let state = self.state.lock();
+        let Some(state) = &*state else { return Vec::new() };
+        let lacking = |(app, pattern): &AppPattern| {
+            let members = state.lacks.get(&(app.clone(), pattern.clone())).cloned();
+            let is_new = members.is_none();
+            let members = members.unwrap_or_default();
+            (is_new || !members.is_empty()).then(|| Lacking {
+                app: app.clone(),
+                pattern: pattern.clone(),
+                members,
+            })
+        };
+        let mut lacking: Vec<Lacking> = state.wanted.iter().filter_map(lacking).collect();
+        lacking.sort();
+        lacking
     }
 
     /// True while the node is a member of a cluster.
@@ -88,10 +131,7 @@ impl Recoveries {
     pub async fn wait_for(&self, app: &str, patterns: &[String]) {
         loop {
             let changed = self.changed.notified();
-            let is_done = |state: &State| {
-                patterns.iter().all(|pattern| state.done.contains(&(app.to_owned(), pattern.clone())))
-            };
-            if self.state.lock().as_ref().is_none_or(is_done) {
+            if !self.lacks(app, patterns.iter().map(String::as_str)) {
                 return;
             }
             changed.await;
@@ -117,11 +157,14 @@ mod tests {
         let mut waiting = std::pin::pin!(recoveries.wait_for("a", &patterns));
         assert!(futures_util::poll!(waiting.as_mut()).is_pending());
         recoveries.set_wanted([of_app("x"), of_app("y")]);
-        recoveries.end("a".into(), "x".into());
+        recoveries.set_lacks([of_app("x"), of_app("gone")], vec![]);
+        recoveries.set_lacks([of_app("y")], vec![1, 2]);
         assert!(futures_util::poll!(waiting.as_mut()).is_pending());
         assert_eq!(recoveries.missing(), 1);
+        let y = Lacking { app: "a".into(), pattern: "y".into(), members: [1, 2].into() };
+        assert_eq!(recoveries.lacking(), [y]);
         assert!(!recoveries.lacks("a", ["x"]) && recoveries.lacks("a", ["x", "y"]));
-        recoveries.end("a".into(), "y".into());
+        recoveries.set_lacks([of_app("y")], vec![]);
         waiting.await;
         recoveries.wait_for("a", &patterns).await;
         // A pattern that was not wanted for a while has to be transferred again.

@@ -421,7 +421,7 @@ impl<R: SimulatedReplica> ClusterSimulation<R> {
                         next.push(Event::BadPayload { node: from });
                     }
                 }
-                Output::Synced { .. } => {}
+                Output::Recovering { .. } => {}
                 Output::Disconnect { node: other, reason } => {
                     self.disconnects.push((node_id(node), other, reason));
                     self.close(node, position(other));
