@@ -110,6 +110,7 @@ fn cluster(name: &str) -> proto::Cluster {
         addresses: vec!["/ip4/10.0.0.1/tcp/7071".into()],
         members: vec![member("hall", Some(peer)), member("cellar", None)],
         recovering: 0,
+        recovering_patterns: Vec::new(),
         copy: None,
         revoked: None,
         status: None,

@@ -392,7 +392,8 @@ pub(super) fn error_of(error: &InvocationError) -> WorkflowError {
         InvocationError::Run {
             error: RunError::TimedOut { .. } | RunError::CpuTimeUsed { .. }, ..
         }
-        | InvocationError::QueueTimeout { .. } => (ErrorKind::Timeout, 408),
+        | InvocationError::QueueTimeout { .. }
+        | InvocationError::ObjectsMissing { .. } => (ErrorKind::Timeout, 408),
         InvocationError::UnknownFunction { .. } => (ErrorKind::Configuration, 404),
         InvocationError::Run { error: RunError::Failed { .. }, .. } => (ErrorKind::Runtime, 500),
         other => (ErrorKind::Runtime, other.status()),

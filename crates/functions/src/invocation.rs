@@ -224,6 +224,18 @@ pub enum InvocationError {
         /// The function's limit.
         limit: Duration,
     },
+    /// Objects that other members have did not arrive within the time limit, and the function waits for them
+    /// (`recover = "before"`).
+    #[error(
+        "`{function}` did not start within {limit:?}: objects that it waits for have not come from other nodes; \
+         `edgefaas nodes` shows from which"
+    )]
+    ObjectsMissing {
+        /// The function.
+        function: String,
+        /// The function's limit.
+        limit: Duration,
+    },
     /// Too many functions call or trigger one another in a chain.
     #[error(
         "`{function}` is {depth} calls deep, at most {MAX_DEPTH} are allowed: \
@@ -361,7 +373,7 @@ impl InvocationError {
             | Self::NoIsolate { .. }
             | Self::NoMemory { .. }
             | Self::OverBudget { .. } => 429,
-            Self::QueueTimeout { .. } => 504,
+            Self::QueueTimeout { .. } | Self::ObjectsMissing { .. } => 504,
             Self::NodeLost { .. } => 502,
             Self::NoNode { .. } => 503,
             Self::Remote { error, .. } => error.status,
@@ -394,6 +406,7 @@ impl InvocationError {
             Self::NoGuestMemory { .. } => "No memory for functions",
             Self::OverBudget { .. } => "Too many workflow instances",
             Self::QueueTimeout { .. } => "Timed out in the queue",
+            Self::ObjectsMissing { .. } => "Objects are missing",
             Self::TooDeep { .. } => "Too many nested calls",
             Self::Cancelled { .. } => "Cancelled",
             Self::Draining => "Node is stopping",
@@ -451,7 +464,9 @@ impl InvocationError {
     /// The label of the outcome in metrics.
     pub fn label(&self) -> &'static str {
         match self {
-            Self::Run { error: RunError::TimedOut { .. }, .. } | Self::QueueTimeout { .. } => "timeout",
+            Self::Run { error: RunError::TimedOut { .. }, .. }
+            | Self::QueueTimeout { .. }
+            | Self::ObjectsMissing { .. } => "timeout",
             Self::Run { error: RunError::CpuTimeUsed { .. }, .. } => "cpu_time",
             Self::Run { error: RunError::OutOfMemory { .. }, .. } => "out_of_memory",
             Self::Run { error: RunError::StackOverflow { .. }, .. } => "stack_overflow",

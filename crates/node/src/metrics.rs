@@ -13,6 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
 use crate::bridge::BridgeStatus;
+use crate::cluster::LackingPattern;
 
 /// All metrics of the node.
 pub struct Metrics {
@@ -97,11 +98,20 @@ struct NodeGauges {
     cluster_streams_refused: Counter,
     cluster_load_permille: Family<MemberLabel, Gauge>,
     cluster_round_trip: Family<MemberLabel, Gauge>,
+    cluster_recovering_patterns: Gauge,
+    cluster_recovering: Family<RecoveringLabel, Gauge>,
     bridge_connected: Family<BridgeLabel, Gauge>,
     bridge_queued: Family<BridgeLabel, Gauge>,
     bridge_received: Family<BridgeLabel, Counter>,
     bridge_sent: Family<BridgeLabel, Counter>,
     bridge_dropped: Family<BridgeLabel, Counter>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RecoveringLabel {
+    app: String,
+    pattern: String,
+    member: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -347,6 +357,11 @@ impl Metrics {
             ("object_cached_bytes", "Memory of the cached fields, in bytes", &node.object_bytes_cached),
             ("object_fields_unwritten", "Fields newer than the disk", &node.object_fields_unwritten),
             ("cluster_members", "Other members of the cluster", &node.cluster_members),
+            (
+                "cluster_recovering_patterns",
+                "Patterns of objects that have not all come from the other members",
+                &node.cluster_recovering_patterns,
+            ),
             ("cluster_peers", "Connected members of the cluster", &node.cluster_peers),
             (
                 "cluster_clock_skew_seconds",
@@ -357,6 +372,11 @@ impl Metrics {
             registry.register(name, help, gauge.clone());
         }
         registry.register("cluster_refused", "Refused nodes, by reason", node.cluster_refused.clone());
+        registry.register(
+            "cluster_recovering",
+            "1 for each pattern of objects and each member whose objects of it have not all come; of the first 100 patterns",
+            node.cluster_recovering.clone(),
+        );
         for (name, help, gauge) in [
             (
                 "cluster_load_permille",
@@ -480,6 +500,15 @@ impl Metrics {
         // Members that left or are away have none.
         gauges.cluster_load_permille.clear();
         gauges.cluster_round_trip.clear();
+        gauges.cluster_recovering.clear();
+        set(&gauges.cluster_recovering_patterns, cluster.recovering.patterns as u64);
+        for LackingPattern { app, pattern, members } in &cluster.recovering.first {
+            for member in members {
+                let label =
+                    RecoveringLabel { app: app.clone(), pattern: pattern.clone(), member: member.clone() };
+                set(&gauges.cluster_recovering.get_or_create(&label), 1);
+            }
+        }
         for status in &cluster.status {
             let label = MemberLabel { member: status.name.clone() };
             if let Some(permille) = status.load_permille {

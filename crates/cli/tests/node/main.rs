@@ -36,6 +36,7 @@ mod power;
 mod proxying;
 mod reaching;
 mod recording;
+mod recovering;
 mod remote_calls;
 mod replies;
 mod rollouts;

@@ -1,5 +1,6 @@
 //! `edgefaas nodes`
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use edgefaas_api::control as proto;
@@ -18,6 +19,8 @@ const ZONE_WIDTH: usize = 18;
 const LABELS_WIDTH: usize = 20;
 /// A higher load is not shown.
 const MAX_LOAD_PERCENT: u32 = 999;
+/// Patterns of one member that are named.
+const PATTERNS_SHOWN: usize = 3;
 
 /// A member, or the node that answers.
 struct Row<'a> {
@@ -88,8 +91,36 @@ fn warn(cluster: &proto::Cluster) {
             eprintln!("the clock of {name} differs by {:+.1} s", skew_ms as f64 / 1000.0);
         }
     }
-    if cluster.recovering > 0 {
+    warn_recovering(cluster);
+}
+
+/// One line for each member that patterns wait for.
+fn warn_recovering(cluster: &proto::Cluster) {
+    if cluster.recovering == 0 {
+        return;
+    }
+    let mut members: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for proto::RecoveringPattern { app, pattern, members: from } in &cluster.recovering_patterns {
+        let name = format!("{}/{}", output::line(app), output::line(pattern));
+        from.iter().for_each(|member| members.entry(member).or_default().push(name.clone()));
+    }
+    if members.is_empty() {
         eprintln!("objects of {} patterns are still missing from other nodes", cluster.recovering);
+    }
+    for (member, patterns) in members {
+        let is_away = cluster.members.iter().any(|other| other.name == member && other.peer.is_none());
+        let (count, shown) = (patterns.len(), patterns.len().min(PATTERNS_SHOWN));
+        let more = if count > shown { ", …" } else { "" };
+        let shown = patterns[..shown].join(", ");
+        let member = output::line(member);
+        let state = match is_away {
+            true => format!(
+                ", which is away; what waits for them goes on when it is back, or after `edgefaas cluster revoke {member}`"
+            ),
+            false => String::new(),
+        };
+        let what = if count == 1 { "pattern" } else { "patterns" };
+        eprintln!("objects of {count} {what} ({shown}{more}) have not all come from {member}{state}");
     }
 }
 
@@ -332,6 +363,9 @@ fn own_json(cluster: &proto::Cluster) -> Value {
         "has_key": cluster.has_key,
         "addresses": cluster.addresses,
         "recovering": cluster.recovering,
+        "recovering_patterns": cluster.recovering_patterns.iter().map(|pattern| json!({
+            "app": pattern.app, "pattern": pattern.pattern, "members": pattern.members,
+        })).collect::<Value>(),
         "copy": cluster.copy,
         "revoked": cluster.revoked,
         "status": cluster.status.as_ref().map(status_json),

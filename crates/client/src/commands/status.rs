@@ -43,6 +43,8 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
             "pending": status.pending,
             "mqtt_connections": status.mqtt_connections,
             "draining": status.draining,
+            "recovering": status.recovering,
+            "recovering_from": status.recovering_from,
             "disk": status.disk.as_ref().map(disk_json),
             "bridges": status.bridges.iter().map(bridge_json).collect::<Vec<_>>(),
         }));
@@ -67,6 +69,13 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
         ("invoked", format!("{} times, {} failed", status.invocations, status.failures)),
         ("pending", format!("{} durable invocations", status.pending)),
     ];
+    if status.recovering > 0 {
+        let from: Vec<_> = status.recovering_from.iter().map(|member| output::line(member)).collect();
+        lines.push((
+            "recovers",
+            format!("objects of {} patterns from {}", status.recovering, from.join(", ")),
+        ));
+    }
     lines.extend(status.disk.as_ref().map(|disk| ("disk", disk_text(disk))));
     if !addresses.mqtts.is_empty() {
         lines.push(("mqtts", addresses.mqtts));

@@ -535,6 +535,7 @@ fn failure_kind(error: &InvocationError) -> FailureKind {
         E::QueueFull { .. }
         | E::DroppedFromQueue { .. }
         | E::QueueTimeout { .. }
+        | E::ObjectsMissing { .. }
         | E::NoIsolate { .. }
         | E::NoMemory { .. }
         | E::NoGuestMemory { .. }

@@ -475,7 +475,11 @@ impl Invoker {
             let permit = permit.map_err(|_| InvocationError::DroppedFromQueue { function: name() })?;
             let objects = &function.spec.permissions.objects;
             if self.recoveries.is_active() && self.waits_for_objects(&function.app, objects) {
-                self.recoveries.wait_for(&function.app, objects).await;
+                let all_here = self.recoveries.wait_for(&function.app, objects);
+                // Of two limits with one end, this one says what is missing.
+                tokio::time::timeout_at(ready_by.into(), all_here).await.map_err(|_| {
+                    InvocationError::ObjectsMissing { function: name(), limit: limits.timeout }
+                })?;
             }
             let program = function.program(&self.isolates, &self.store).await;
             let program =

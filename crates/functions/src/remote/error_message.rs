@@ -96,6 +96,7 @@ enum Kind {
     NoCapacity = 30,
     InternalEngine = 31,
     InternalRequest = 32,
+    ObjectsMissing = 33,
 }
 
 /// An error.
@@ -150,6 +151,10 @@ impl From<&InvocationError> for ErrorMessage {
             E::QueueTimeout { function, limit } => {
                 message.first = micros(*limit);
                 (Kind::QueueTimeout, function.as_str())
+            }
+            E::ObjectsMissing { function, limit } => {
+                message.first = micros(*limit);
+                (Kind::ObjectsMissing, function.as_str())
             }
             E::TooDeep { function, depth } => {
                 message.first = (*depth).into();
@@ -299,6 +304,9 @@ impl ErrorMessage {
             Kind::QueueFull => E::QueueFull { function, capacity: self.first as u32 },
             Kind::DroppedFromQueue => E::DroppedFromQueue { function },
             Kind::QueueTimeout => E::QueueTimeout { function, limit: Duration::from_micros(self.first) },
+            Kind::ObjectsMissing => {
+                E::ObjectsMissing { function, limit: Duration::from_micros(self.first) }
+            }
             Kind::TooDeep => E::TooDeep { function, depth: self.first as u8 },
             Kind::NoIsolate => E::NoIsolate { function, max: self.first as u32 },
             Kind::NoMemory => E::NoMemory { max_bytes: first },
@@ -398,6 +406,7 @@ mod tests {
             E::QueueFull { function: function(), capacity: 7 },
             E::DroppedFromQueue { function: function() },
             E::QueueTimeout { function: function(), limit },
+            E::ObjectsMissing { function: function(), limit },
             E::TooDeep { function: function(), depth: 17 },
             E::NoIsolate { function: function(), max: 3 },
             E::NoMemory { max_bytes: 9 },

@@ -18,6 +18,7 @@ mod members;
 mod placer;
 mod policy;
 mod pressure;
+mod recovering;
 mod replica;
 mod service;
 mod status;
@@ -36,6 +37,7 @@ pub use files::{ClusterFiles, FilesError};
 pub use load::LoadSources;
 pub use placer::PolicyPlacer;
 pub use policy::{begin_policy, follow_policy};
+pub use recovering::{LackingPattern, Recovering};
 pub(crate) use service::transport_name;
 pub use service::{
     Cluster, ClusterError, ClusterOptions, ClusterReading, ClusterStatus, MemberStatus, Standing,

@@ -28,6 +28,7 @@ use super::driver::{self, Driver};
 use super::files::{ClusterFiles, FilesError};
 use super::load::{LoadMeter, LoadSources};
 use super::members::MemberWatch;
+use super::recovering::Recovering;
 use super::status::{OwnPlace, SharedView, StatusExchange, StatusParts};
 use super::streams::StreamRouter;
 use super::view::ClusterView;
@@ -155,8 +156,8 @@ pub struct ClusterStatus {
     pub members: Vec<MemberStatus>,
     /// This node and the other members, with their loads and facts.
     pub view: Arc<ClusterView>,
-    /// Interests whose objects are not transferred from the peers yet.
-    pub recovering: usize,
+    /// Patterns of objects that have not come from the other members yet.
+    pub recovering: Recovering,
     /// Reports of members about a second node with this node's identity.
     pub copy: Option<String>,
 }
@@ -197,6 +198,8 @@ pub struct ClusterReading {
     pub streams_refused: u64,
     /// Load and round trips of this node and of the connected members.
     pub status: Vec<StatusReading>,
+    /// Patterns of objects that have not come from the other members yet.
+    pub recovering: Recovering,
 }
 
 /// Load of a member and the round trips to it.
@@ -477,7 +480,7 @@ impl Cluster {
                 addresses: Vec::new(),
                 members: Vec::new(),
                 view: self.view.load_full(),
-                recovering: 0,
+                recovering: Recovering::default(),
                 copy: None,
             });
         };
@@ -505,7 +508,7 @@ impl Cluster {
             addresses: running.handle.listen_addresses().iter().map(ToString::to_string).collect(),
             members,
             view: self.view.load_full(),
-            recovering: self.recoveries.missing(),
+            recovering: Recovering::of(&self.recoveries, &membership),
             copy: running.handle.own_copy(),
         })
     }
@@ -523,10 +526,14 @@ impl Cluster {
             load_permille: member.load_permille(),
             rtt: member.rtt,
         });
+        let (members, recovering) = {
+            let membership = running.membership.lock();
+            (membership.members().count() as u64, Recovering::of(&self.recoveries, &membership))
+        };
         ClusterReading {
             is_member: true,
             peers: peers.len() as u64,
-            members: running.membership.lock().members().count() as u64,
+            members,
             replication: self.counters.lock().clone(),
             refused: refused.into_iter().map(|(reason, count)| (reason.name().to_owned(), count)).collect(),
             clock_skew_ms: peers.iter().map(|peer| peer.skew_ms.unsigned_abs()).max().unwrap_or(0),
@@ -534,6 +541,7 @@ impl Cluster {
                 .iter()
                 .fold((0, 0), |(read, sent), peer| (read + peer.bytes_in, sent + peer.bytes_out)),
             streams_refused: streams_refused + self.streams.refused(),
+            recovering,
             status: status.collect(),
         }
     }

@@ -4,7 +4,7 @@ use data_encoding::HEXLOWER;
 use edgefaas_api::control as proto;
 use edgefaas_cluster::status::{AppFact, LiveRevision, Load, NextState, Readiness, Runs, ZoneSource};
 
-use crate::cluster::{ClusterStatus, MemberView, Presence};
+use crate::cluster::{ClusterStatus, LackingPattern, MemberView, Presence};
 
 /// The cluster as the control API shows it.
 pub(super) fn cluster(status: ClusterStatus) -> proto::Cluster {
@@ -43,11 +43,17 @@ pub(super) fn cluster(status: ClusterStatus) -> proto::Cluster {
         has_key: status.has_key,
         addresses: status.addresses,
         members: members.collect(),
-        recovering: status.recovering as u32,
+        recovering: status.recovering.patterns as u32,
+        recovering_patterns: status.recovering.first.into_iter().map(recovering_pattern).collect(),
         copy: status.copy,
         status: own,
         revoked: status.revoked,
     }
+}
+
+fn recovering_pattern(lacking: LackingPattern) -> proto::RecoveringPattern {
+    let LackingPattern { app, pattern, members } = lacking;
+    proto::RecoveringPattern { app, pattern, members }
 }
 
 fn member_status(member: &MemberView) -> proto::MemberStatus {

@@ -248,6 +248,8 @@ impl Control for ControlService {
             tls_fingerprint: parts.access.fingerprint().unwrap_or_default(),
             bridges: reading.bridges.iter().map(convert::bridge).collect(),
             disk: Some(convert::disk(&reading.space)),
+            recovering: reading.cluster.recovering.patterns as u32,
+            recovering_from: reading.cluster.recovering.members.into_iter().collect(),
         }))
     }
 
