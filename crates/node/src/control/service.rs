@@ -656,7 +656,7 @@ fn cluster_status(error: ClusterError) -> Status {
         }
         ClusterError::UnknownMember { .. } => Status::not_found(message),
         ClusterError::Join(error) => match error {
-            Join::WrongToken | Join::UsedToken | Join::ExpiredToken | Join::Revoked => {
+            Join::WrongToken | Join::UsedToken | Join::ExpiredToken | Join::Closed | Join::Revoked => {
                 Status::failed_precondition(message)
             }
             Join::TooManyAttempts => Status::resource_exhausted(message),
