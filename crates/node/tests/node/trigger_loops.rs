@@ -153,3 +153,54 @@ async fn a_loop_with_a_durable_invocation_ends_as_on_one_node() {
         until(node, "y", "n", &json!(6)).await;
     }
 }
+
+/// Waits until a call of a function at this node would run on the other one.
+async fn placed(node: &mut TestNode, function: &str, on: &str) {
+    in_time(async {
+        loop {
+            let (function, entry) = (function.to_owned(), String::new());
+            let request = proto::ExplainPlacementRequest { function, entry };
+            let explained = node.control.explain_placement(request).await;
+            if explained.is_ok_and(|explained| explained.into_inner().node == on) {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_loop_of_invocations_on_other_nodes_ends_as_on_one_node() {
+    let mut nodes = cluster(2).await;
+    let manifest = r#"
+        app = "run"
+        [functions.ping]
+        main = "ping.js"
+        triggers = [{ object = "y", origin = "local" }]
+        permissions = { objects = ["x", "y"] }
+        placement = "second"
+        [functions.pong]
+        main = "pong.js"
+        triggers = [{ object = "x", origin = "local" }]
+        permissions = { objects = ["x", "y"] }
+        placement = "first"
+        [objects."*"]
+        interval = "0ms"
+    "#;
+    let policy =
+        "first:\n  - workers: [n0]\n  - followup: fail\nsecond:\n  - workers: [n1]\n  - followup: fail\n";
+    nodes[0].deploy(manifest, &[("ping", CHANGES_X), ("pong", CHANGES_Y)]).await;
+    let request = proto::SetPolicyRequest { text: policy.to_owned(), wait_ms: 30_000 };
+    nodes[0].control.set_policy(request).await.unwrap();
+    placed(&mut nodes[0], "ping", "n1").await;
+    placed(&mut nodes[1], "pong", "n0").await;
+    // Each change is made on the node where the other function is not.
+    update(&nodes[0], "y", "n", Operation::CounterAdd(1)).await.unwrap();
+    let log = ended(&mut nodes[0], "ping").await;
+    assert!(log.last().unwrap().ends_with(&refused("ping")), "{log:?}");
+    for node in &nodes {
+        until(node, "x", "n", &json!(8)).await;
+        until(node, "y", "n", &json!(9)).await;
+    }
+}

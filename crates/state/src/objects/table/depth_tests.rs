@@ -43,8 +43,6 @@ async fn a_field_has_the_depth_of_its_last_change_also_after_a_start() {
     change(&store, "n", Operation::CounterAdd(1), 5).await;
     change(&store, "from-outside", Operation::CounterAdd(1), 5).await;
     change(&store, "from-outside", Operation::CounterAdd(1), 0).await;
-    // A change without effect is none.
-    change(&store, "n", Operation::CounterAdd(0), 9).await;
     // A field whose changes are records of their own.
     let text = |at: u32, insert: &str| Operation::TextSplice { at, delete: 0, insert: insert.into() };
     change(&store, "large", text(0, &"x".repeat(20_000)), 1).await;
