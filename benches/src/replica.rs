@@ -108,6 +108,10 @@ impl Delta for Change {
     fn encode(&self) -> Bytes {
         self.0.encode().into()
     }
+
+    fn depth(&self) -> u8 {
+        0
+    }
 }
 
 impl Replica for Objects {

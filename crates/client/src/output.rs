@@ -93,8 +93,17 @@ fn diagnostic(event: &[u8]) -> String {
     text.replace('\n', "\n    ") + "\n"
 }
 
-/// Prints rows under a header, each on one line.
-pub fn table(header: &[&str], mut rows: Vec<Vec<String>>) -> anyhow::Result<()> {
+/// Prints rows under a header, each on one line. Control characters of the cells are escaped.
+pub fn table(header: &[&str], rows: Vec<Vec<String>>) -> anyhow::Result<()> {
+    write(table_text(header, rows).as_bytes())
+}
+
+/// Several texts in one cell of a table, which has one line.
+pub fn cell(texts: &[String]) -> String {
+    texts.join("; ")
+}
+
+fn table_text(header: &[&str], mut rows: Vec<Vec<String>>) -> String {
     for cell in rows.iter_mut().flatten() {
         *cell = line(cell);
     }
@@ -103,7 +112,7 @@ pub fn table(header: &[&str], mut rows: Vec<Vec<String>>) -> anyhow::Result<()> 
     for column in table.column_iter_mut() {
         column.set_padding((0, 2));
     }
-    write(format!("{}\n", table.trim_fmt()).as_bytes())
+    format!("{}\n", table.trim_fmt())
 }
 
 /// The first characters of a revision, enough to name it.
@@ -196,7 +205,7 @@ pub fn workflow_rows(app: &proto::App) -> Vec<Vec<String>> {
             workflow.completed.to_string(),
             workflow.faulted.to_string(),
             micros(workflow.mean_us),
-            workflow.triggers.join("\n"),
+            cell(&workflow.triggers),
         ]
     };
     app.workflows.iter().map(row).collect()
@@ -288,7 +297,7 @@ pub fn function_rows(app: &proto::App) -> Vec<Vec<String>> {
             stats.rejected.to_string(),
             stats.pending.to_string(),
             state,
-            function.triggers.join("; "),
+            cell(&function.triggers),
         ]
     };
     app.functions.iter().map(row).collect()
@@ -340,7 +349,7 @@ pub fn deployed_rows(app: &proto::App) -> Vec<Vec<String>> {
             function.kind.clone(),
             size(function.source_bytes),
             micros(function.prepare_us),
-            function.triggers.join("; "),
+            cell(&function.triggers),
         ]
     };
     app.functions.iter().map(row).collect()
@@ -483,6 +492,19 @@ mod tests {
             diagnostic(event),
             "\x1b[32m INFO\x1b[0m a\\rb\n    2026-01-01T00:00:00Z  INFO forged\n"
         );
+    }
+
+    #[test]
+    fn several_texts_of_a_cell_are_on_its_line() {
+        let triggers = ["mqtt a/+", "every 5m"].map(str::to_owned).to_vec();
+        let workflow = proto::Workflow { name: "w".into(), triggers, ..Default::default() };
+        let app = proto::App { name: "a".into(), workflows: vec![workflow], ..Default::default() };
+        let text = table_text(&WORKFLOW_HEADER, workflow_rows(&app));
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(text.ends_with("  mqtt a/+; every 5m\n"), "{text}");
+        // A name with control characters does not break the line, and is escaped once.
+        let text = table_text(&["OBJECT"], vec![vec!["a\nb\x1b".into()]]);
+        assert_eq!(text, "OBJECT\na\\nb\\u{1b}\n");
     }
 
     #[test]

@@ -65,7 +65,10 @@ pub use certificate::{Certificate, CertificateError, NewCertificate};
 pub use cluster_key::{ClusterId, ClusterKey, ClusterKeyError, ClusterPublicKey};
 pub use handshake::{PROTOCOL_VERSIONS, Refusal};
 pub use identity::{Identity, IdentityError};
-pub use join::{JoinError, JoinRequest, NoAnswer, Token, TokenError, WrongReply, join};
+pub use join::{
+    DialAddress, FailedDial, JoinError, JoinRequest, NoAnswer, Token, TokenError, Unreachable, WrongReply,
+    join,
+};
 pub use known_addresses::KnownAddresses;
 pub use libp2p::{Multiaddr, PeerId};
 pub use membership::{Member, Membership, MembershipError};

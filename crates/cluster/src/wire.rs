@@ -120,6 +120,9 @@ pub struct ObjectDelta {
     /// The encoded delta, which only the replicas understand.
     #[prost(bytes = "bytes", tag = "5")]
     pub payload: Bytes,
+    /// Greatest depth of the call chains that made the changes; 0 for changes from outside, which take no byte for it.
+    #[prost(uint32, tag = "6")]
+    pub depth: u32,
 }
 
 /// A piece of a payload. The pieces of one payload follow one another; other messages may come between.
@@ -143,6 +146,9 @@ pub struct Chunk {
     /// The piece.
     #[prost(bytes = "bytes", tag = "6")]
     pub payload: Bytes,
+    /// Depth, as in [`ObjectDelta`].
+    #[prost(uint32, tag = "7")]
+    pub depth: u32,
 }
 
 /// One digest of the sender's copy of all objects that both nodes share.

@@ -66,7 +66,8 @@ fn kinds() -> impl Strategy<Value = Kind> {
     let delta = (0..4_u32, prop::option::of(named()), payload.clone(), 0..400_u32).prop_map(
         |(id, name, payload, copies)| {
             let (app, object) = name.unzip();
-            ObjectDelta { id, app, object, copies, payload: Bytes::from_static(payload.as_bytes()) }
+            let payload = Bytes::from_static(payload.as_bytes());
+            ObjectDelta { id, app, object, copies, payload, depth: copies * 7 }
         },
     );
     prop_oneof![
@@ -78,7 +79,7 @@ fn kinds() -> impl Strategy<Value = Kind> {
         (named(), prop_oneof![Just(0), Just(7), any::<u64>()], any::<bool>(), payload).prop_map(
             |((app, object), offset_bytes, last, payload)| {
                 let payload = Bytes::from_static(payload.as_bytes());
-                Kind::Chunk(Chunk { app, object, copies: 0, offset_bytes, last, payload })
+                Kind::Chunk(Chunk { app, object, copies: 0, offset_bytes, last, payload, depth: 0 })
             }
         ),
         (round.clone(), any::<u64>(), 0..4_u32).prop_map(|(round, root, interests_version)| {
@@ -124,7 +125,7 @@ proptest! {
             let refused = refuse >> (step % 64) & 1 == 1;
             for output in outputs {
                 match output {
-                    Output::Merge { node, object, copies, payload } => {
+                    Output::Merge { node, object, copies, payload, .. } => {
                         toy.merge(node, &object, copies, &payload);
                     }
                     Output::Send { node, frame } if refused => {
@@ -190,7 +191,7 @@ fn objects_that_nobody_uses_here_are_kept_within_a_budget() {
     let mut send = |i: u64, now: Duration| {
         let payload = Bytes::from(vec![b'x'; 994]);
         let (app, object) = (Some("app".into()), Some(format!("{i:03}")));
-        let deltas = vec![ObjectDelta { id: 0, app, object, copies: 0, payload }];
+        let deltas = vec![ObjectDelta { id: 0, app, object, copies: 0, payload, depth: 0 }];
         let outputs = receive(&mut machine, &toy, Kind::Deltas(Deltas { deltas }), now);
         outputs.iter().any(|output| matches!(output, Output::Merge { .. }))
     };
@@ -219,7 +220,7 @@ fn a_payload_in_endless_pieces_is_cut_off() {
     let mut sent = 0_u64;
     loop {
         let (app, object, payload) = ("app".to_owned(), "o".to_owned(), piece.clone());
-        let chunk = Chunk { app, object, copies: 0, offset_bytes: sent, last: false, payload };
+        let chunk = Chunk { app, object, copies: 0, offset_bytes: sent, last: false, payload, depth: 0 };
         sent += piece.len() as u64;
         let outputs = receive(&mut machine, &toy, Kind::Chunk(chunk), secs(1));
         if outputs.iter().any(|output| matches!(output, Output::Disconnect { .. })) {
@@ -237,7 +238,7 @@ fn an_unknown_kind_is_counted_and_a_delta_under_an_unknown_number_leads_to_a_rou
     assert_eq!(machine.counters().unknown_messages, 1);
 
     let payload = Fields::default().encode();
-    let deltas = vec![ObjectDelta { id: 3, app: None, object: None, copies: 0, payload }];
+    let deltas = vec![ObjectDelta { id: 3, app: None, object: None, copies: 0, payload, depth: 0 }];
     let outputs = receive(&mut machine, &toy, Kind::Deltas(Deltas { deltas }), secs(2));
     let please = Message::from(Kind::RoundPlease(RoundPlease {})).encode_frame();
     assert_eq!(outputs, [Output::Send { node: PEER, frame: please }]);

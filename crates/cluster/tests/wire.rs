@@ -19,7 +19,7 @@ fn hex(bytes: &[u8]) -> String {
 fn delta(id: u32, named: bool) -> ObjectDelta {
     let name = |name: &str| named.then(|| name.to_owned());
     let payload = Bytes::from_static(b"n4567890123456789x");
-    ObjectDelta { id, app: name("miso"), object: name("counter"), copies: 0, payload }
+    ObjectDelta { id, app: name("miso"), object: name("counter"), copies: 0, payload, depth: 0 }
 }
 
 fn fields() -> ObjectFields {
@@ -31,8 +31,15 @@ fn fields() -> ObjectFields {
 fn each_message_has_these_bytes() {
     let interests = vec![InterestEntry { app: "miso".into(), pattern: "room-*".into() }];
     let payload = Bytes::from_static(b"piece");
-    let chunk =
-        Chunk { app: "a".into(), object: "o".into(), copies: 3, offset_bytes: 300, last: true, payload };
+    let chunk = Chunk {
+        app: "a".into(),
+        object: "o".into(),
+        copies: 3,
+        offset_bytes: 300,
+        last: true,
+        payload,
+        depth: 0,
+    };
     let objects =
         Objects { round: 7, from: vec![1], to: vec![9], hashes: vec![5], digests: vec![6], partial: true };
     for (kind, expected) in [
@@ -47,6 +54,15 @@ fn each_message_has_these_bytes() {
         (
             Kind::Deltas(Deltas { deltas: vec![delta(1, false)] }),
             "12180a1608012a126e3435363738393031323334353637383978".into(),
+        ),
+        // A change from outside has no byte for its depth; an older version skips the field.
+        (
+            Kind::Deltas(Deltas { deltas: vec![ObjectDelta { depth: 9, ..delta(1, false) }] }),
+            "121a0a1808012a126e34353637383930313233343536373839783009".into(),
+        ),
+        (
+            Kind::Chunk(Chunk { depth: 9, ..chunk.clone() }),
+            "1a160a0161120 16f180320ac022801320570696563653809".replace(' ', ""),
         ),
         (Kind::Chunk(chunk), "1a140a0161120 16f180320ac02280132057069656365".replace(' ', "")),
         (

@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use edgefaas_isolates::LogLevel;
 use edgefaas_platform::Clock;
@@ -35,8 +34,7 @@ pub struct LogLine {
 pub struct Logs {
     clock: Clock,
     limits: RingLimits,
-    rings: Mutex<HashMap<Arc<str>, Ring>>,
-    numbers: AtomicU64,
+    rings: Mutex<Rings>,
     follow: broadcast::Sender<LogLine>,
 }
 
@@ -50,6 +48,13 @@ pub struct RingLimits {
 }
 
 #[derive(Default)]
+struct Rings {
+    of_functions: HashMap<Arc<str>, Ring>,
+    /// Number of the last line.
+    last_number: u64,
+}
+
+#[derive(Default)]
 struct Ring {
     lines: VecDeque<LogLine>,
     bytes: usize,
@@ -59,15 +64,19 @@ impl Logs {
     /// Without lines.
     pub fn new(clock: Clock, limits: RingLimits) -> Self {
         let (follow, _) = broadcast::channel(FOLLOW_LINES);
-        Self { clock, limits, rings: Mutex::default(), numbers: AtomicU64::new(0), follow }
+        Self { clock, limits, rings: Mutex::default(), follow }
     }
 
     /// Adds a line to the ring buffer, and writes it to the node's own log with `tracing`.
     pub fn add(&self, function: &Arc<str>, invocation: &str, level: LogLevel, message: String) {
         let message = cut(message);
         trace(function, invocation, level, &message);
+        // Under the lock, so that followers and readers get the lines of all threads by number, and by time.
+        let mut guard = self.rings.lock();
+        let rings = &mut *guard;
+        rings.last_number += 1;
         let line = LogLine {
-            number: self.numbers.fetch_add(1, Ordering::Relaxed) + 1,
+            number: rings.last_number,
             time_unix_ms: self.clock.now_unix_ms(),
             function: function.clone(),
             invocation: invocation.to_owned(),
@@ -78,8 +87,7 @@ impl Logs {
             // An error means that the last follower has left.
             let _ = self.follow.send(line.clone());
         }
-        let mut rings = self.rings.lock();
-        let ring = rings.entry(function.clone()).or_default();
+        let ring = rings.of_functions.entry(function.clone()).or_default();
         ring.bytes += line.message.len();
         ring.lines.push_back(line);
         while ring.lines.len() > self.limits.lines || ring.bytes > self.limits.bytes {
@@ -92,10 +100,12 @@ impl Logs {
     pub fn kept(&self, function: Option<&str>, tail: Option<usize>) -> Vec<LogLine> {
         let rings = self.rings.lock();
         let mut lines: Vec<LogLine> = match function {
-            Some(name) => {
-                rings.get(name).map(|ring| ring.lines.iter().cloned().collect()).unwrap_or_default()
-            }
-            None => rings.values().flat_map(|ring| ring.lines.iter().cloned()).collect(),
+            Some(name) => rings
+                .of_functions
+                .get(name)
+                .map(|ring| ring.lines.iter().cloned().collect())
+                .unwrap_or_default(),
+            None => rings.of_functions.values().flat_map(|ring| ring.lines.iter().cloned()).collect(),
         };
         drop(rings);
         lines.sort_unstable_by_key(|line| line.number);
@@ -112,7 +122,7 @@ impl Logs {
 
     /// Removes the lines of a function that is no longer deployed.
     pub fn forget(&self, function: &str) {
-        self.rings.lock().remove(function);
+        self.rings.lock().of_functions.remove(function);
     }
 }
 
@@ -171,6 +181,32 @@ mod tests {
         logs.add(&function, "i", LogLevel::Info, "ä".repeat(MAX_MESSAGE_BYTES));
         let line = &logs.kept(None, None)[0];
         assert!(line.message.ends_with("… (8192 bytes cut)"), "{}", &line.message[8000..]);
+    }
+
+    #[test]
+    fn lines_of_many_threads_are_in_the_order_of_their_times() {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        let ticks = Arc::new(AtomicU64::new(0));
+        let clock = Clock::new(move || ticks.fetch_add(1, Ordering::Relaxed));
+        let logs = Logs::new(clock, RingLimits { lines: 1000, bytes: 1 << 20 });
+        for _ in 0..20 {
+            let mut follower = logs.follow();
+            std::thread::scope(|threads| {
+                for name in ["a", "b", "c", "d"] {
+                    let (logs, function) = (&logs, Arc::from(name));
+                    threads.spawn(move || {
+                        (0..200).for_each(|_| logs.add(&function, "i", LogLevel::Info, "x".into()));
+                    });
+                }
+            });
+            let mut followed = Vec::new();
+            while let Ok(line) = follower.try_recv() {
+                followed.push((line.number, line.time_unix_ms));
+            }
+            assert_eq!(followed.len(), 800);
+            assert!(followed.is_sorted_by(|(number, time), (next, later)| number < next && time < later));
+        }
+        assert!(logs.kept(None, None).is_sorted_by_key(|line| line.time_unix_ms));
     }
 
     #[tokio::test]

@@ -80,12 +80,10 @@ async fn list(mut client: ObjectsClient, app: Option<&str>, global: &Global) -> 
         return Ok(());
     }
     let row = |object: &proto::Object| {
-        let fields: Vec<_> = fields(object)
-            .into_iter()
-            .map(|(name, kind)| format!("{} ({kind})", output::line(&name)))
-            .collect();
+        let fields: Vec<_> =
+            fields(object).into_iter().map(|(name, kind)| format!("{name} ({kind})")).collect();
         let size = output::size(object.bytes);
-        vec![object.app.clone(), output::line(&object.object), size, fields.join(", ")]
+        vec![object.app.clone(), object.object.clone(), size, fields.join(", ")]
     };
     output::table(&["APP", "OBJECT", "SIZE", "FIELDS"], objects.iter().map(row).collect())
 }
@@ -133,7 +131,7 @@ async fn get(
         (Format::Table, Some(_)) => output::text(&format!("{}\n", output::line(&fields[0].json))),
         (Format::Table, None) => {
             let row = |state: &proto::FieldState| {
-                vec![output::line(&state.name), state.r#type.clone(), output::line(&state.json)]
+                vec![state.name.clone(), state.r#type.clone(), state.json.clone()]
             };
             output::table(&["FIELD", "TYPE", "VALUE"], fields.iter().map(row).collect())
         }

@@ -42,7 +42,7 @@ async fn list(name: Option<&str>, limit: u32, global: &Global) -> anyhow::Result
             instance.status.clone(),
             output::since(instance.started_unix_ms),
             instance.steps.to_string(),
-            instance.tasks.join("\n"),
+            output::cell(&instance.tasks),
         ]
     };
     output::table(

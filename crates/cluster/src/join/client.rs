@@ -8,11 +8,12 @@ use std::time::Duration;
 use futures_util::{AsyncWriteExt, StreamExt};
 use libp2p::swarm::dial_opts::DialOpts;
 use libp2p::swarm::{DialError, StreamUpgradeError, SwarmEvent};
-use libp2p::{Multiaddr, PeerId, Stream, Swarm};
+use libp2p::{Stream, Swarm};
 use prost::Message;
 
 use super::protocol::{JoinRefusal, JoinReply, MAX_REPLY_BYTES, RequestWire};
 use super::token::Token;
+use super::unreachable::Unreachable;
 use crate::certificate::check_name;
 use crate::network::behaviour::{Channels, NoStream};
 use crate::network::frame::{self, ReadError};
@@ -35,41 +36,45 @@ pub struct JoinRequest {
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// The issuer could not be reached, or another peer answered.
-    #[error("no connection to {issuer} at {addresses:?}: {reason}; check that it runs and can be reached")]
+    #[error("the token cannot be used: {reason}")]
     Unreachable {
-        /// The peer that made the token.
-        issuer: Box<PeerId>,
-        /// The addresses that were dialled.
-        addresses: Vec<Multiaddr>,
-        /// The cause, for each address.
-        reason: Box<DialError>,
+        /// The cause.
+        #[from]
+        reason: Unreachable,
     },
     /// libp2p could not be set up.
     #[error(transparent)]
     Setup(#[from] SetupError),
     /// The issuer has no open token.
-    #[error("{issuer} admits no node at the moment: the token has expired; ask for a new one")]
-    Closed {
-        /// The peer that made the token.
-        issuer: PeerId,
-    },
+    #[error(
+        "the token has expired, or the node that made it was started again since; make a new one there with \
+         `edgefaas cluster token`"
+    )]
+    Closed,
     /// The connection broke or the issuer was too slow.
-    #[error("the issuer did not answer: {reason}; ask for a new token if this one is reported as used")]
+    #[error(
+        "the node that made the token did not answer: {reason}; try again, with a new token if this one is reported as used"
+    )]
     NoAnswer {
         /// The cause.
         reason: NoAnswer,
     },
     /// The issuer does not know the token.
-    #[error("the token is wrong; copy it again or ask for a new one")]
+    #[error(
+        "the node that made the token does not know it: a part of it is wrong, or that node was started again since; make \
+         a new one there with `edgefaas cluster token`"
+    )]
     WrongToken,
     /// A node has joined with this token.
-    #[error("the token has been used; ask for a new one")]
+    #[error(
+        "a node has joined with this token already; make a new one with `edgefaas cluster token` on the node that made it"
+    )]
     UsedToken,
     /// The token has expired.
-    #[error("the token has expired; ask for a new one")]
+    #[error("the token has expired; make a new one with `edgefaas cluster token` on the node that made it")]
     ExpiredToken,
     /// Too many wrong tokens were tried at the issuer.
-    #[error("too many wrong tokens were tried; try again in a minute")]
+    #[error("too many wrong tokens were tried at the node that made the token; try again in a minute")]
     TooManyAttempts,
     /// Another member has the name.
     #[error("another node of the cluster is named `{name}`; choose another name")]
@@ -93,7 +98,9 @@ pub enum JoinError {
     #[error(transparent)]
     BadName(CertificateError),
     /// The issuer's reply is invalid.
-    #[error("the issuer's answer is wrong: {reason}; update the older of the two nodes")]
+    #[error(
+        "the answer of the node that made the token is wrong: {reason}; update the older of the two nodes"
+    )]
     BadAnswer {
         /// The cause.
         #[source]
@@ -214,13 +221,9 @@ async fn ask(identity: &Identity, token: &Token, request: &JoinRequest) -> Resul
 /// A connection to the issuer with an unused stream.
 async fn open(identity: &Identity, token: &Token) -> Result<(Swarm<Channels>, Stream), JoinError> {
     let (issuer, addresses) = (token.issuer(), token.addresses().to_vec());
-    let unreachable = |reason: DialError| JoinError::Unreachable {
-        issuer: Box::new(issuer),
-        addresses: addresses.clone(),
-        reason: Box::new(reason),
-    };
+    let unreachable = |reason: DialError| JoinError::Unreachable { reason: reason.into() };
     let mut swarm = swarm(identity, Arc::default(), Arc::default(), || Ok(Channels::joining()))?;
-    let options = DialOpts::peer_id(issuer).addresses(addresses.clone()).allocate_new_port().build();
+    let options = DialOpts::peer_id(issuer).addresses(addresses).allocate_new_port().build();
     swarm.dial(options).map_err(unreachable)?;
     loop {
         let opened = match swarm.select_next_some().await {
@@ -235,7 +238,7 @@ async fn open(identity: &Identity, token: &Token) -> Result<(Swarm<Channels>, St
         };
         return match opened.stream {
             Ok(first) => Ok((swarm, first.stream)),
-            Err(NoStream::Unsupported) => Err(JoinError::Closed { issuer }),
+            Err(NoStream::Unsupported) => Err(JoinError::Closed),
             Err(NoStream::TimedOut) => Err(JoinError::NoAnswer { reason: NoAnswer::TimedOut }),
             Err(NoStream::Failed(reason)) => {
                 Err(JoinError::NoAnswer { reason: NoAnswer::NoStream(reason) })

@@ -15,6 +15,9 @@
 //! round between equals is one small message each way. Among the objects of a round those come first that the
 //! replica says [so](Replica::comes_first) of; a round has at most 16,384 objects.
 //!
+//! **Depth.** Each delta and each state carries the depth of the call chain that made it, so that functions of several
+//! nodes that trigger one another reach the limit of a chain. The machine passes it on and does not use it.
+//!
 //! **Copies.** If fewer connected nodes are interested in an object than it shall have copies, others keep
 //! it, chosen by rendezvous hashing (Thaler, Ravishankar: Using Name-Based Mappings to Increase Hit Rates,
 //! 1998) by every node for itself. When a node leaves for longer than [`Settings::settle`], the choice falls
@@ -67,6 +70,8 @@ pub trait Delta: Clone {
     fn weight_bytes(&self) -> usize;
     /// The payload that the other node merges; not empty.
     fn encode(&self) -> Bytes;
+    /// Depth of the call chain that made the change, which travels beside the payload. A merge keeps the greater one.
+    fn depth(&self) -> u8;
 }
 
 /// The local replica.
@@ -188,6 +193,8 @@ pub enum Output {
         copies: u8,
         /// The result of the sender's [`Delta::encode`].
         payload: Bytes,
+        /// The sender's [`Delta::depth`]; 0 from a sender of a version without depths.
+        depth: u8,
     },
     /// The members whose objects of these interests have not all come; comes with each change, after the
     /// [`Merge`](Self::Merge)s that it is about.

@@ -59,7 +59,9 @@ impl<D: Delta> Replication<D> {
                 }
                 bytes += payload.len() + ENTRY_BYTES;
                 let (id, new) = peer.keys_out.id(&object);
-                let delta = object_delta(&object, id, new, waiting.copies, payload.clone());
+                let sent =
+                    Sent { copies: waiting.copies, payload: payload.clone(), depth: waiting.delta.depth() };
+                let delta = object_delta(&object, id, new, sent);
                 let growing = growing.entry(node).or_default();
                 self.grow_deltas(node, growing, delta, out);
             }
@@ -118,13 +120,14 @@ impl<D: Delta> Replication<D> {
                 match next {
                     Next::Delta(object, delta) => {
                         let (copies, payload) = (replica.copies(&object), delta.encode());
+                        let depth = delta.depth();
                         // A payload that is sent in pieces carries its whole key and no number.
                         let (id, new) = if payload.len() > self.settings.message_bytes {
                             (0, true)
                         } else {
                             peer.keys_out.id(&object)
                         };
-                        let delta = object_delta(&object, id, new, copies, payload);
+                        let delta = object_delta(&object, id, new, Sent { copies, payload, depth });
                         self.send_delta(node, &mut growing, object, delta, out);
                     }
                     Next::State(object) => self.send_state(node, &mut growing, object, None, replica, out),
@@ -221,7 +224,8 @@ impl<D: Delta> Replication<D> {
                 peer.holds(&object);
             }
             // Without a number: states are sent seldom, and there may be many.
-            let delta = object_delta(&object, 0, true, replica.copies(&object), state.encode());
+            let (copies, payload, depth) = (replica.copies(&object), state.encode(), state.depth());
+            let delta = object_delta(&object, 0, true, Sent { copies, payload, depth });
             self.send_delta(node, growing, object, delta, out);
         }
     }
@@ -245,7 +249,8 @@ impl<D: Delta> Replication<D> {
         self.emit(node, growing, out);
         if let Some(peer) = self.peers.get_mut(&node) {
             let copies = u8::try_from(delta.copies).unwrap_or(u8::MAX);
-            peer.long = Some(LongPayload { object, copies, payload: delta.payload, sent_bytes: 0 });
+            let depth = u8::try_from(delta.depth).unwrap_or(u8::MAX);
+            peer.long = Some(LongPayload { object, copies, depth, payload: delta.payload, sent_bytes: 0 });
         }
     }
 
@@ -267,6 +272,7 @@ impl<D: Delta> Replication<D> {
             offset_bytes: offset as u64,
             last,
             payload: long.payload.slice(offset..end),
+            depth: long.depth.into(),
         };
         if last {
             self.counters.deltas_sent += 1;
@@ -306,10 +312,19 @@ impl<D: Delta> Replication<D> {
     }
 }
 
-fn object_delta(object: &ObjectKey, id: u32, named: bool, copies: u8, payload: Bytes) -> ObjectDelta {
+/// What a delta of an object says beside its key.
+struct Sent {
+    copies: u8,
+    payload: Bytes,
+    depth: u8,
+}
+
+fn object_delta(object: &ObjectKey, id: u32, named: bool, sent: Sent) -> ObjectDelta {
+    let Sent { copies, payload, depth } = sent;
     let copies = if copies == DEFAULT_COPIES { 0 } else { u32::from(copies) };
     let name = |name: &str| named.then(|| name.to_owned());
-    ObjectDelta { id, app: name(&object.app), object: name(&object.object), copies, payload }
+    let (app, object) = (name(&object.app), name(&object.object));
+    ObjectDelta { id, app, object, copies, payload, depth: depth.into() }
 }
 
 fn object_fields(object: &ObjectKey, names: Vec<String>, digests: Vec<u64>) -> ObjectFields {

@@ -80,6 +80,7 @@ pub(crate) struct Peer<D> {
 pub(crate) struct LongPayload {
     pub(crate) object: ObjectKey,
     pub(crate) copies: u8,
+    pub(crate) depth: u8,
     pub(crate) payload: Bytes,
     pub(crate) sent_bytes: usize,
 }

@@ -10,6 +10,13 @@ use crate::replication::{
 };
 use crate::wire::{Chunk, Deltas, Interests, Kind, MESSAGE_LIMIT_BYTES, Message};
 
+/// A delta of an object, as its sender describes it.
+struct Received {
+    copies: u32,
+    payload: Bytes,
+    depth: u32,
+}
+
 impl<D: Delta> Replication<D> {
     pub(super) fn received<R>(&mut self, node: NodeId, frame: Bytes, replica: &R, out: &mut Vec<Output>)
     where
@@ -82,7 +89,8 @@ impl<D: Delta> Replication<D> {
                     }
                 },
             };
-            self.merge(node, object, delta.copies, delta.payload, replica, out);
+            let received = Received { copies: delta.copies, payload: delta.payload, depth: delta.depth };
+            self.merge(node, object, received, replica, out);
         }
     }
 
@@ -113,7 +121,9 @@ impl<D: Delta> Replication<D> {
         if chunk.last
             && let Some(assembly) = peer.assembly.take()
         {
-            self.merge(node, object, chunk.copies, assembly.payload.into(), replica, out);
+            let payload = assembly.payload.into();
+            let received = Received { copies: chunk.copies, payload, depth: chunk.depth };
+            self.merge(node, object, received, replica, out);
         }
     }
 
@@ -122,13 +132,13 @@ impl<D: Delta> Replication<D> {
         &mut self,
         node: NodeId,
         object: ObjectKey,
-        copies: u32,
-        payload: Bytes,
+        received: Received,
         replica: &R,
         out: &mut Vec<Output>,
     ) where
         R: Replica<Delta = D>,
     {
+        let Received { copies, payload, depth } = received;
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
@@ -150,6 +160,7 @@ impl<D: Delta> Replication<D> {
             Ok(copies) => copies,
             Err(_) => u8::MAX,
         };
-        out.push(Output::Merge { node, object, copies, payload });
+        let depth = u8::try_from(depth).unwrap_or(u8::MAX);
+        out.push(Output::Merge { node, object, copies, payload, depth });
     }
 }

@@ -357,7 +357,7 @@ impl<R: SimulatedReplica> Simulation<R> {
                         next.push(Event::Refused { node: to, frame: refused });
                     }
                 }
-                Output::Merge { node: from, object, copies, payload } => {
+                Output::Merge { node: from, object, copies, payload, .. } => {
                     let merged = self.nodes.get_mut(&node);
                     if !merged.is_some_and(|at| at.replica.merge(from, &object, copies, &payload)) {
                         next.push(Event::BadPayload { node: from });

@@ -123,6 +123,10 @@ impl Delta for Fields {
         }
         text.into()
     }
+
+    fn depth(&self) -> u8 {
+        0
+    }
 }
 
 impl Fields {

@@ -344,9 +344,11 @@ impl DurableQueue {
         let wait = retry.wait_after(pending.attempt, rand::random());
         let detail = format!("attempt {} of {} failed", pending.attempt, retry.attempts);
         let id = Ulid(pending.id).to_string();
-        self.logs.add(&function.name, &id, LogLevel::Warn, format!("{detail}, the next one in {wait:?}"));
-        self.invoker
-            .ended(function, Outcome { id, result: Err(error), timing: ran.timing, node: ran.node });
+        // Logs the failure: the line about the next attempt follows it.
+        let outcome = Outcome { id, result: Err(error), timing: ran.timing, node: ran.node };
+        let outcome = self.invoker.ended(function, outcome);
+        let wait_text = format!("{detail}, the next one in {wait:?}");
+        self.logs.add(&function.name, &outcome.id, LogLevel::Warn, wait_text);
         pending.attempt += 1;
         pending.due_unix_ms = self.clock.now_unix_ms() + wait.as_millis() as u64;
         loop {
@@ -390,6 +392,11 @@ impl DurableQueue {
         outgoing.extend(self.answer_of(name, &pending, Err(problem.clone()), node_name.as_deref()));
         let outcome = StoredOutcome::new(Err(problem), pending.attempt, ran.timing);
         let ended = Ended { outcome, node: node_name.as_deref().map(str::to_owned) };
+        // Logs the failure of the last attempt, before the next invocation can start.
+        if let Some(function) = self.registry.routes().function(name) {
+            let (id, timing, node) = (id.to_string(), ran.timing, ran.node);
+            self.invoker.ended(function, Outcome { id, result: Err(error), timing, node });
+        }
         let committed = loop {
             let mut batch = Batch::default();
             let (ended, outgoing) = (Some(ended.clone()), outgoing.clone());
@@ -405,21 +412,12 @@ impl DurableQueue {
         match committed {
             Ok(committed) => {
                 self.dead_lettered.fetch_add(1, Ordering::Relaxed);
+                let text = format!("failed permanently after {} attempts", pending.attempt);
+                self.logs.add(name, &id.to_string(), LogLevel::Error, text);
                 committed.after_commit(self, name, sequence, &pending);
             }
             // It is still pending on the disk.
             Err(_) => self.finish(name, sequence),
-        }
-        let id = id.to_string();
-        self.logs.add(
-            name,
-            &id,
-            LogLevel::Error,
-            format!("failed permanently after {} attempts", pending.attempt),
-        );
-        if let Some(function) = self.registry.routes().function(name) {
-            self.invoker
-                .ended(function, Outcome { id, result: Err(error), timing: ran.timing, node: ran.node });
         }
     }
 

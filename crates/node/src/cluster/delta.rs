@@ -16,6 +16,8 @@ use serde_bytes::ByteBuf;
 #[derive(Debug, Clone, Default)]
 pub struct ObjectDelta {
     fields: BTreeMap<Arc<str>, FieldDelta>,
+    /// Greatest depth of the call chains that made the changes.
+    depth: u8,
 }
 
 /// A payload cannot be decoded.
@@ -42,8 +44,9 @@ struct Entry<'a> {
 }
 
 impl ObjectDelta {
-    /// Adds a field.
-    pub fn add(&mut self, field: &str, delta: FieldDelta) {
+    /// Adds a change of a field, made at this depth.
+    pub fn add(&mut self, field: &str, delta: FieldDelta, depth: u8) {
+        self.depth = self.depth.max(depth);
         match self.fields.get_mut(field) {
             Some(before) => drop(before.merge(delta)),
             None => drop(self.fields.insert(field.into(), delta)),
@@ -59,7 +62,7 @@ impl ObjectDelta {
 impl Delta for ObjectDelta {
     fn merge(&mut self, other: Self) {
         for (name, delta) in other.fields {
-            self.add(&name, delta);
+            self.add(&name, delta, other.depth);
         }
     }
 
@@ -75,6 +78,10 @@ impl Delta for ObjectDelta {
             .collect();
         // postcard fails only for sequences of unknown length.
         postcard::to_allocvec(&entries).unwrap_or_default().into()
+    }
+
+    fn depth(&self) -> u8 {
+        self.depth
     }
 }
 
@@ -107,7 +114,7 @@ mod tests {
 
     impl ObjectDelta {
         fn of(field: &str, delta: FieldDelta) -> Self {
-            Self { fields: BTreeMap::from([(field.into(), delta)]) }
+            Self { fields: BTreeMap::from([(field.into(), delta)]), depth: 0 }
         }
     }
 

@@ -13,7 +13,7 @@ use edgefaas_cluster::{
 };
 use edgefaas_crdt::{Field, FieldDelta, FieldType, Operation};
 use edgefaas_functions::registry::{Code, Registry, Routes};
-use edgefaas_state::objects::{CLUSTER_APP, FieldKey, FoldScope, Recoveries, own_object};
+use edgefaas_state::objects::{CLUSTER_APP, FieldKey, FoldScope, PeerDelta, Recoveries, own_object};
 use edgefaas_state::store::{Batch, Durability, Store, StoreError};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
@@ -152,6 +152,8 @@ struct Received {
     object: ObjectKey,
     copies: u8,
     fields: Vec<(FieldKey, FieldDelta)>,
+    /// Depth of the call chain that made them.
+    depth: u8,
 }
 
 struct Running {
@@ -235,11 +237,11 @@ impl Running {
         self.handle(events.collect::<Vec<_>>()).await;
     }
 
-    async fn changed(&mut self, deltas: HashMap<FieldKey, FieldDelta>) {
+    async fn changed(&mut self, deltas: HashMap<FieldKey, PeerDelta>) {
         let mut objects: HashMap<ObjectKey, ObjectDelta> = HashMap::new();
-        for (key, delta) in deltas {
+        for (key, PeerDelta { delta, depth }) in deltas {
             let object = ObjectKey::new(key.app(), key.object());
-            objects.entry(object).or_default().add(key.field(), delta);
+            objects.entry(object).or_default().add(key.field(), delta, depth);
         }
         let mut events = Vec::with_capacity(objects.len());
         for (object, delta) in objects {
@@ -290,9 +292,9 @@ impl Running {
                             events.push_front(refused);
                         }
                     }
-                    Output::Merge { node, object, copies, payload } => {
+                    Output::Merge { node, object, copies, payload, depth } => {
                         match delta::decode(&object, &payload) {
-                            Ok(fields) => merges.push(Received { node, object, copies, fields }),
+                            Ok(fields) => merges.push(Received { node, object, copies, fields, depth }),
                             Err(error) => {
                                 tracing::warn!(%node, %object, %error, "a member sent an invalid payload");
                                 events.push_front(Event::BadPayload { node });
@@ -328,7 +330,7 @@ impl Running {
         let mut batch = Batch::default();
         let mut bounded = Vec::new();
         let mut objects = Vec::with_capacity(merges.len());
-        for Received { object, copies, fields, .. } in merges {
+        for Received { object, copies, fields, depth, .. } in merges {
             for (key, delta) in fields {
                 // A damaged field must not block the other fields.
                 if let Err(error) = self.store.objects().read(&key, |_| ()) {
@@ -338,7 +340,7 @@ impl Running {
                 if delta.field_type() == FieldType::BoundedCounter {
                     bounded.push(key.clone());
                 }
-                batch.merge(key, delta);
+                batch.merge(key, delta, depth);
             }
             objects.push((object, copies));
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use edgefaas_cluster::replication::{ObjectKey, Replica};
 use edgefaas_state::objects::{CLUSTER_APP, FieldKey, MAX_FIELDS_PER_OBJECT, Objects};
+use edgefaas_state::store::StoreError;
 use parking_lot::Mutex;
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -53,7 +54,11 @@ impl LocalReplica {
     }
 
     fn read<R>(&self, key: &FieldKey, read: impl FnOnce(&edgefaas_crdt::Field) -> R) -> Option<R> {
-        match self.objects.read(key, |field| field.map(read)) {
+        self.readable(key, self.objects.read(key, |field| field.map(read)))
+    }
+
+    fn readable<R>(&self, key: &FieldKey, read: Result<Option<R>, StoreError>) -> Option<R> {
+        match read {
             Ok(value) => value,
             Err(error) => {
                 tracing::error!(field = ?key, %error, "a field cannot be read and is not replicated");
@@ -106,8 +111,8 @@ impl Replica for LocalReplica {
         };
         let mut state = ObjectDelta::default();
         for key in keys {
-            if let Some(field) = self.read(&key, Clone::clone) {
-                state.add(key.field(), field.into());
+            if let Some((field, depth)) = self.readable(&key, self.objects.state(&key)) {
+                state.add(key.field(), field.into(), depth);
             }
         }
         (!state.is_empty()).then_some(state)

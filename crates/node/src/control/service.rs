@@ -649,7 +649,7 @@ fn node_name(given: String) -> String {
 }
 
 fn cluster_status(error: ClusterError) -> Status {
-    use edgefaas_cluster::JoinError as Join;
+    use edgefaas_cluster::{JoinError as Join, Unreachable};
     let message = error.to_string();
     match error {
         ClusterError::Files(_) => Status::internal(message),
@@ -658,14 +658,52 @@ fn cluster_status(error: ClusterError) -> Status {
         }
         ClusterError::UnknownMember { .. } => Status::not_found(message),
         ClusterError::Join(error) => match error {
-            Join::WrongToken | Join::UsedToken | Join::ExpiredToken | Join::Revoked => {
-                Status::failed_precondition(message)
+            Join::WrongToken
+            | Join::UsedToken
+            | Join::ExpiredToken
+            | Join::Closed
+            | Join::Revoked
+            | Join::BadAnswer { .. } => Status::failed_precondition(message),
+            Join::Unreachable { reason: Unreachable::NoAnswer { .. } | Unreachable::Cancelled } => {
+                Status::unavailable(message)
             }
+            // Another try with this token ends the same way.
+            Join::Unreachable { .. } => Status::failed_precondition(message),
             Join::TooManyAttempts => Status::resource_exhausted(message),
             Join::NameTaken { .. } | Join::NodeIdTaken { .. } => Status::already_exists(message),
             Join::BadName(_) => Status::invalid_argument(message),
             _ => Status::unavailable(message),
         },
         _ => Status::failed_precondition(message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use edgefaas_cluster::{JoinError, NoAnswer, Unreachable};
+    use tonic::Code;
+
+    use super::*;
+
+    #[test]
+    fn a_token_that_admits_nobody_any_more_has_one_code() {
+        let code = |error| cluster_status(ClusterError::Join(error)).code();
+        for error in [
+            JoinError::ExpiredToken,
+            // The node that made it has forgotten it.
+            JoinError::Closed,
+            JoinError::WrongToken,
+            JoinError::UsedToken,
+            Unreachable::OwnToken.into(),
+        ] {
+            assert_eq!(code(error), Code::FailedPrecondition);
+        }
+        // These may pass.
+        for error in [
+            JoinError::NoAnswer { reason: NoAnswer::TimedOut },
+            Unreachable::NoAnswer { dials: Vec::new() }.into(),
+        ] {
+            assert_eq!(code(error), Code::Unavailable);
+        }
     }
 }

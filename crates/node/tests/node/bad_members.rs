@@ -120,6 +120,7 @@ fn delta(payload: Vec<u8>) -> Kind {
         object: Some("o".into()),
         copies: 0,
         payload: payload.into(),
+        depth: 0,
     };
     Kind::Deltas(Deltas { deltas: vec![delta] })
 }
@@ -138,6 +139,7 @@ async fn a_member_that_sends_garbage_is_disconnected_and_refused_for_a_time() {
         offset_bytes,
         last: false,
         payload: vec![7; 100_000].into(),
+        depth: 0,
     };
     let bad: [(&str, Vec<Message>); 4] = [
         ("a delta that is none", vec![Message { kind: Some(delta(vec![0xff; 40])) }]),

@@ -387,7 +387,20 @@ async fn the_last_failure_leaves_a_dead_letter_and_an_outcome() {
     assert_eq!(figure(&node, "durable_retried_total").await, 2);
     assert_eq!(figure(&node, "durable_dead_lettered_total").await, 1);
     let log = node.logged("work").await;
-    assert!(log.iter().any(|line| line.contains("attempt 2 of 3 failed")), "{log:?}");
+    // The lines of the node come after the failure that they are about.
+    let beginnings: Vec<_> = log.iter().map(|line| line.split([':', ',']).next().unwrap()).collect();
+    assert_eq!(
+        beginnings,
+        [
+            "Function failed",
+            "attempt 1 of 3 failed",
+            "Function failed",
+            "attempt 2 of 3 failed",
+            "Function failed",
+            "failed permanently after 3 attempts",
+        ],
+        "{log:?}"
+    );
     // QoS 0 is not durable: one attempt and no dead letter.
     let qos = rumqttc::v5::mqttbytes::QoS::AtMostOnce;
     client.client.publish("jobs/8", qos, false, "zero").await.unwrap();

@@ -22,6 +22,7 @@ mod requests;
 mod restart;
 mod reuse;
 mod support;
+mod trigger_loops;
 mod upgrade;
 mod workflow_effects;
 mod workflows;

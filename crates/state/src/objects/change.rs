@@ -10,10 +10,26 @@ pub(crate) const FIELD_BYTES: u64 = 64;
 pub(crate) enum FieldChange {
     /// An operation of this node.
     Operate(Operation),
-    /// A delta from a peer.
-    Merge(FieldDelta),
+    /// A delta from a peer, with the depth of the call chain that made it.
+    Merge { delta: FieldDelta, depth: u8 },
     /// A delta from an archive, which peers may lack.
     Import(FieldDelta),
+}
+
+/// A change of this node that its peers lack.
+#[derive(Debug, Clone)]
+pub struct PeerDelta {
+    /// The change.
+    pub delta: FieldDelta,
+    /// Greatest depth of the call chains that made it.
+    pub depth: u8,
+}
+
+impl PeerDelta {
+    pub(super) fn merge(&mut self, later: Self) {
+        self.delta.merge(later.delta);
+        self.depth = self.depth.max(later.depth);
+    }
 }
 
 impl FieldChange {
@@ -21,7 +37,7 @@ impl FieldChange {
     pub fn size_bytes(&self) -> u64 {
         match self {
             Self::Operate(operation) => FIELD_BYTES + operation.size_bytes() as u64,
-            Self::Merge(delta) | Self::Import(delta) => FIELD_BYTES + delta.size_bytes() as u64,
+            Self::Merge { delta, .. } | Self::Import(delta) => FIELD_BYTES + delta.size_bytes() as u64,
         }
     }
 }

@@ -20,6 +20,7 @@ mod writer;
 pub use crate::error::FieldRefused;
 pub use archive::{ArchiveError, ArchiveReader, ArchiveWriter, RecordDamage};
 pub(crate) use change::FieldChange;
+pub use change::PeerDelta;
 pub use cluster_app::CLUSTER_APP;
 pub use json::{bytes_of_json, json_of_bytes, json_of_value};
 pub use key::{FieldKey, MAX_NAME_BYTES, name_error, object_prefix, own_object};

@@ -9,8 +9,11 @@
 //! |---|---|
 //! | base | 2, flags (1: changes follow), the field's binary form, checksum |
 //! | change | 3, the delta's binary form, checksum |
+//! | base, with a depth | 4, flags, depth, the field's binary form, checksum |
+//! | change, with a depth | 5, depth, the delta's binary form, checksum |
 //! | base of the first versions | the field's binary form, which begins with 1 |
 //!
+//! The depth is that of the call chain that made the last change. Changes from outside have none, and no byte for it.
 //! The checksum is the lower half of XXH3-64 over all bytes before it, little-endian.
 
 use edgefaas_crdt::{Field, FieldDelta};
@@ -18,6 +21,8 @@ use xxhash_rust::xxh3::xxh3_64;
 
 const BASE: u8 = 2;
 const CHANGE: u8 = 3;
+const DEEP_BASE: u8 = 4;
+const DEEP_CHANGE: u8 = 5;
 const FIRST_VERSIONS: u8 = 1;
 const CHANGES_FOLLOW: u8 = 1;
 const CHECKSUM_BYTES: usize = 4;
@@ -45,18 +50,35 @@ pub struct Base {
     pub field: Field,
     /// Change records may exist beside it.
     pub changes_follow: bool,
+    /// Depth of the call chain that made the last change in it.
+    pub depth: u8,
+}
+
+/// A change of a field.
+pub struct Change {
+    /// The change.
+    pub delta: FieldDelta,
+    /// Depth of the call chain that made it.
+    pub depth: u8,
 }
 
 /// The base record of a field.
-pub fn encode_base(field: &Field, changes_follow: bool) -> Vec<u8> {
-    let mut record = vec![BASE, if changes_follow { CHANGES_FOLLOW } else { 0 }];
+pub fn encode_base(field: &Field, changes_follow: bool, depth: u8) -> Vec<u8> {
+    let flags = if changes_follow { CHANGES_FOLLOW } else { 0 };
+    let mut record = match depth {
+        0 => vec![BASE, flags],
+        depth => vec![DEEP_BASE, flags, depth],
+    };
     record.extend_from_slice(&field.encode());
     with_checksum(record)
 }
 
 /// The record of a change.
-pub fn encode_change(delta: &FieldDelta) -> Vec<u8> {
-    let mut record = vec![CHANGE];
+pub fn encode_change(delta: &FieldDelta, depth: u8) -> Vec<u8> {
+    let mut record = match depth {
+        0 => vec![CHANGE],
+        depth => vec![DEEP_CHANGE, depth],
+    };
     record.extend_from_slice(&delta.encode());
     with_checksum(record)
 }
@@ -64,21 +86,22 @@ pub fn encode_change(delta: &FieldDelta) -> Vec<u8> {
 /// Reads a base record of this or an earlier version.
 pub fn decode_base(record: &[u8]) -> Result<Base, RecordError> {
     if record.first() == Some(&FIRST_VERSIONS) {
-        return Ok(Base { field: Field::decode(record)?, changes_follow: false });
+        return Ok(Base { field: Field::decode(record)?, changes_follow: false, depth: 0 });
     }
-    match checked(record)? {
-        [BASE, flags @ (0 | CHANGES_FOLLOW), field @ ..] => {
-            Ok(Base { field: Field::decode(field)?, changes_follow: *flags == CHANGES_FOLLOW })
-        }
-        [kind, ..] => Err(RecordError::Kind(*kind)),
-        [] => Err(RecordError::Checksum),
-    }
+    let (flags, depth, field) = match checked(record)? {
+        [BASE, flags @ (0 | CHANGES_FOLLOW), field @ ..] => (flags, 0, field),
+        [DEEP_BASE, flags @ (0 | CHANGES_FOLLOW), depth, field @ ..] => (flags, *depth, field),
+        [kind, ..] => return Err(RecordError::Kind(*kind)),
+        [] => return Err(RecordError::Checksum),
+    };
+    Ok(Base { field: Field::decode(field)?, changes_follow: *flags == CHANGES_FOLLOW, depth })
 }
 
 /// Reads the record of a change.
-pub fn decode_change(record: &[u8]) -> Result<FieldDelta, RecordError> {
+pub fn decode_change(record: &[u8]) -> Result<Change, RecordError> {
     match checked(record)? {
-        [CHANGE, delta @ ..] => Ok(FieldDelta::decode(delta)?),
+        [CHANGE, delta @ ..] => Ok(Change { delta: FieldDelta::decode(delta)?, depth: 0 }),
+        [DEEP_CHANGE, depth, delta @ ..] => Ok(Change { delta: FieldDelta::decode(delta)?, depth: *depth }),
         [kind, ..] => Err(RecordError::Kind(*kind)),
         [] => Err(RecordError::Checksum),
     }
@@ -134,20 +157,30 @@ mod tests {
     #[test]
     fn the_format_stays_as_it_is() {
         let (field, delta) = field();
-        let base = encode_base(&field, false);
+        let base = encode_base(&field, false, 0);
         assert_eq!(base, [2, 0, 1, 0, 1, 7, 1, 5, 2, 21, 165, 159, 201], "{base:?}");
-        let change = encode_change(&delta);
+        let change = encode_change(&delta, 0);
         assert_eq!(change[..change.len() - 4], [3, 1, 0, 1, 7, 1, 5, 2], "{change:?}");
         assert_eq!(decode_base(&base).unwrap().field, field);
         assert_eq!(decode_base(&field.encode()).unwrap().field, field, "as the first versions wrote it");
-        assert_eq!(decode_change(&change).unwrap(), delta);
-        assert!(decode_base(&encode_base(&field, true)).unwrap().changes_follow);
+        assert_eq!(decode_change(&change).unwrap().delta, delta);
+        assert!(decode_base(&encode_base(&field, true, 0)).unwrap().changes_follow);
+        let (deep_base, deep_change) = (encode_base(&field, false, 9), encode_change(&delta, 9));
+        assert_eq!(deep_base[..deep_base.len() - 4], [4, 0, 9, 1, 0, 1, 7, 1, 5, 2], "{deep_base:?}");
+        assert_eq!(deep_change[..deep_change.len() - 4], [5, 9, 1, 0, 1, 7, 1, 5, 2], "{deep_change:?}");
+        let (base, change) = (decode_base(&deep_base).unwrap(), decode_change(&deep_change).unwrap());
+        assert_eq!((base.field, base.depth, change.delta, change.depth), (field, 9, delta, 9));
     }
 
     #[test]
     fn every_flipped_bit_is_noticed() {
         let (field, delta) = field();
-        for (record, is_base) in [(encode_base(&field, true), true), (encode_change(&delta), false)] {
+        for (record, is_base) in [
+            (encode_base(&field, true, 0), true),
+            (encode_change(&delta, 0), false),
+            (encode_base(&field, true, 3), true),
+            (encode_change(&delta, 3), false),
+        ] {
             for bit in 8..record.len() * 8 {
                 let mut damaged = record.clone();
                 damaged[bit / 8] ^= 1 << (bit % 8);

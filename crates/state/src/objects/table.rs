@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
-use edgefaas_crdt::{ApplyError, Field, FieldDelta, FieldType, ReplicaId};
+use edgefaas_crdt::{ApplyError, Field, FieldType, ReplicaId};
 use edgefaas_manifest::{Classes, ObjectClass, glob_matches};
 use fjall::{Database, Guard, Keyspace, Readable};
 use parking_lot::{Mutex, RwLock};
@@ -14,6 +14,7 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 use tokio::sync::Notify;
 
+use super::change::PeerDelta;
 use super::cluster_app::{self, CLUSTER_APP};
 use super::key::{FieldKey, object_prefix};
 use super::record;
@@ -74,7 +75,7 @@ impl FoldScope {
 #[derive(Default)]
 struct Peers {
     wanted: AtomicBool,
-    deltas: Mutex<HashMap<FieldKey, FieldDelta>>,
+    deltas: Mutex<HashMap<FieldKey, PeerDelta>>,
     arrived: Notify,
 }
 
@@ -90,6 +91,8 @@ pub(super) struct Stored {
     pub changes_follow: bool,
     /// The records on the disk are folded as in this boot.
     pub is_folded: bool,
+    /// Depth of the call chain that made the last change: a peer that gets the whole field gets it with this depth.
+    pub depth: u8,
 }
 
 impl Stored {
@@ -101,6 +104,7 @@ impl Stored {
             next_change: 0,
             changes_follow: false,
             is_folded: false,
+            depth: 0,
         }
     }
 }
@@ -193,6 +197,18 @@ impl Objects {
             Some(slot) => Ok(read(Some(&slot.0.read().field))),
             None => Ok(read(None)),
         }
+    }
+
+    /// Copy of a field with the depth of the call chain that made its last change; `None` if the field does not exist.
+    ///
+    /// # Errors
+    /// The errors of [`read`](Self::read).
+    pub fn state(&self, key: &FieldKey) -> Result<Option<(Field, u8)>, StoreError> {
+        let state = self.slot(key)?.map(|slot| {
+            let stored = slot.0.read();
+            (stored.field.clone(), stored.depth)
+        });
+        Ok(state)
     }
 
     /// Fields of one object in the order of their names, beginning after `after`, at most `limit`.
@@ -307,9 +323,9 @@ impl Objects {
                     if let Some((owner, field)) = &mut current
                         && owner.as_bytes() == base
                     {
-                        let delta =
+                        let change =
                             record::decode_change(&value).map_err(|error| damaged(owner, &error))?;
-                        field.merge(delta);
+                        field.merge(change.delta);
                     }
                 }
                 None => {
@@ -397,7 +413,7 @@ impl Objects {
     }
 
     /// Waits until changes for peers exist, and takes them. Cancel safe: a dropped future takes nothing.
-    pub async fn take_for_peers(&self) -> HashMap<FieldKey, FieldDelta> {
+    pub async fn take_for_peers(&self) -> HashMap<FieldKey, PeerDelta> {
         loop {
             let deltas = std::mem::take(&mut *self.peers.deltas.lock());
             if !deltas.is_empty() {
@@ -447,11 +463,11 @@ impl Objects {
         self.share_requests.take()
     }
 
-    pub(super) fn add_for_peers(&self, deltas: impl IntoIterator<Item = (FieldKey, FieldDelta)>) {
+    pub(super) fn add_for_peers(&self, deltas: impl IntoIterator<Item = (FieldKey, PeerDelta)>) {
         let mut waiting = self.peers.deltas.lock();
         for (key, delta) in deltas {
             match waiting.get_mut(&key) {
-                Some(before) => drop(before.merge(delta)),
+                Some(before) => before.merge(delta),
                 None => drop(waiting.insert(key, delta)),
             }
         }
@@ -500,7 +516,8 @@ impl Objects {
         let Some(bytes) = self.space.get(key.as_bytes())? else { return Ok(None) };
         let base = record::decode_base(&bytes).map_err(|error| damaged(key, &error))?;
         if !base.changes_follow {
-            return Ok(Some(Stored { base_bytes: bytes.len() as u64, ..Stored::new(base.field) }));
+            let (base_bytes, depth) = (bytes.len() as u64, base.depth);
+            return Ok(Some(Stored { base_bytes, depth, ..Stored::new(base.field) }));
         }
         // One snapshot for base and changes: the writer may be folding them.
         let snapshot = self.database.snapshot();
@@ -509,14 +526,16 @@ impl Objects {
         let mut stored = Stored {
             base_bytes: bytes.len() as u64,
             changes_follow: base.changes_follow,
+            depth: base.depth,
             ..Stored::new(base.field)
         };
         let (first, last) =
             (record::change_key(key.as_bytes(), 0), record::change_key(key.as_bytes(), u64::MAX));
         for entry in snapshot.range(&self.space, first..=last) {
             let (change, bytes) = entry.into_inner()?;
-            let delta = record::decode_change(&bytes).map_err(|error| damaged(key, &error))?;
-            stored.field.merge(delta);
+            let record = record::decode_change(&bytes).map_err(|error| damaged(key, &error))?;
+            stored.field.merge(record.delta);
+            stored.depth = record.depth;
             stored.changes_bytes += bytes.len() as u64;
             stored.next_change = record::split_change_key(&change).map_or(0, |(_, number)| number + 1);
         }
@@ -559,5 +578,7 @@ fn damaged(key: &FieldKey, error: &record::RecordError) -> StoreError {
     }
 }
 
+#[cfg(test)]
+mod depth_tests;
 #[cfg(test)]
 mod tests;

@@ -20,7 +20,7 @@ use fjall::OwnedWriteBatch;
 
 use self::unwritten::UnwrittenFields;
 use self::working::{Before, Deltas, Due, OnDisk, Working};
-use super::change::FieldChange;
+use super::change::{FieldChange, PeerDelta};
 use super::key::FieldKey;
 use super::table::{Objects, Slot};
 use super::watch::ChangeNotice;
@@ -82,7 +82,7 @@ impl FieldWriter {
             let class = || objects.class(key.app(), key.object());
             let field_type = match change {
                 FieldChange::Operate(operation) => operation.field_type(),
-                FieldChange::Merge(delta) | FieldChange::Import(delta) => delta.field_type(),
+                FieldChange::Merge { delta, .. } | FieldChange::Import(delta) => delta.field_type(),
             };
             let is_document =
                 matches!(field_type, FieldType::List | FieldType::Text | FieldType::Json | FieldType::Map);
@@ -91,7 +91,7 @@ impl FieldWriter {
     }
 
     /// Applies all changes of a batch, or none. With `lazy`, changes of durability `memory` may be written later.
-    /// `depth` is the depth of the call chain. Returns the durability that the batch needs for its fields.
+    /// `depth` is the depth of the call chain of the operations. Returns the durability that the batch needs for its fields.
     pub fn apply(
         &mut self,
         changes: Vec<(FieldKey, FieldChange)>,
@@ -190,7 +190,7 @@ impl FieldWriter {
                 size.bytes = counted.saturating_add_signed(working.size.grown_bytes);
             }
             if peers && let Some(delta) = working.deltas.own.take() {
-                for_peers.push((key.clone(), delta));
+                for_peers.push((key.clone(), PeerDelta { delta, depth: working.depth }));
             }
             let Working { slot, on_disk, origin, depth, previous, .. } = working;
             self.objects.changed(key.clone(), slot.clone(), due == Due::Now);
@@ -285,7 +285,7 @@ impl FieldWriter {
                     (None, FieldChange::Operate(operation)) => {
                         Working::made(operation.field_type(), watched.then_some(None))
                     }
-                    (None, FieldChange::Merge(delta) | FieldChange::Import(delta)) => {
+                    (None, FieldChange::Merge { delta, .. } | FieldChange::Import(delta)) => {
                         Working::made(delta.field_type(), watched.then_some(None))
                     }
                 };
@@ -301,6 +301,15 @@ impl FieldWriter {
         }
         let now_ms = self.clock.now_unix_ms();
         let imported = matches!(change, FieldChange::Import(_));
+        let depth = match &change {
+            // The node changes shares by itself: the field remains as deep as it is.
+            FieldChange::Operate(Operation::BoundedCounterWant(_) | Operation::BoundedCounterGrant) => {
+                working.slot.0.read().depth
+            }
+            FieldChange::Operate(_) => depth,
+            FieldChange::Merge { depth, .. } => *depth,
+            FieldChange::Import(_) => 0,
+        };
         let mut changes = false;
         match change {
             FieldChange::Operate(operation) => {
@@ -325,7 +334,7 @@ impl FieldWriter {
                     }
                 }
             }
-            FieldChange::Merge(delta) | FieldChange::Import(delta) => {
+            FieldChange::Merge { delta, .. } | FieldChange::Import(delta) => {
                 let latest = Field::from(delta.clone()).latest();
                 if !self.skew_told && latest.wall_ms > now_ms + SKEW_TOLD.as_millis() as u64 {
                     self.skew_told = true;
@@ -366,7 +375,9 @@ impl FieldWriter {
             size.bytes = size.bytes.saturating_sub(before_bytes) + working.size.count(bytes);
         }
         working.touch(if lazy { Due::Within(class.write_interval) } else { Due::Now }, changes);
-        working.depth = working.depth.max(depth);
+        if changes {
+            working.depth = working.depth.max(depth);
+        }
         Ok(durability)
     }
 
@@ -422,7 +433,7 @@ impl FieldWriter {
     pub fn grow(&self, changes: &[(FieldKey, FieldChange)]) -> bool {
         changes.iter().any(|(key, change)| match change {
             FieldChange::Operate(operation) => self.grows(key, operation),
-            FieldChange::Merge(_) | FieldChange::Import(_) => true,
+            FieldChange::Merge { .. } | FieldChange::Import(_) => true,
         })
     }
 

@@ -76,9 +76,9 @@ impl Batch {
         self.fields.push((key, FieldChange::Operate(operation)));
     }
 
-    /// Merges a delta of a peer into a field.
-    pub fn merge(&mut self, key: FieldKey, delta: FieldDelta) {
-        self.fields.push((key, FieldChange::Merge(delta)));
+    /// Merges a delta of a peer into a field. `depth` is the depth of the call chain on the peer.
+    pub fn merge(&mut self, key: FieldKey, delta: FieldDelta, depth: u8) {
+        self.fields.push((key, FieldChange::Merge { delta, depth }));
     }
 
     /// Merges a delta of an archive into a field; peers get it as well.
@@ -86,7 +86,7 @@ impl Batch {
         self.fields.push((key, FieldChange::Import(delta)));
     }
 
-    /// Sets the depth of the call chain that changes objects.
+    /// Sets the depth of the call chain whose operations change objects.
     pub fn caused_at(&mut self, depth: u8) {
         self.depth = depth;
     }

@@ -416,7 +416,7 @@ impl<R: SimulatedReplica> ClusterSimulation<R> {
                     }
                     self.nodes[node].dirty.push(to);
                 }
-                Output::Merge { node: from, object, copies, payload } => {
+                Output::Merge { node: from, object, copies, payload, .. } => {
                     if !self.nodes[node].replica.merge(from, &object, copies, &payload) {
                         next.push(Event::BadPayload { node: from });
                     }

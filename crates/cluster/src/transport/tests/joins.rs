@@ -1,7 +1,7 @@
 //! Tokens and what they are traded for.
 
 use super::*;
-use crate::{JoinError, JoinRequest, Token, join};
+use crate::{JoinError, JoinRequest, Token, Unreachable, join};
 
 fn named(name: &str) -> JoinRequest {
     JoinRequest { name: name.into(), node_id: None }
@@ -71,7 +71,8 @@ async fn who_is_not_let_in_is_told_why() {
     // Another peer answers than the token names.
     let other = Token::new(*good.secret(), key.public().id(), Identity::generate().peer_id(), &addresses);
     let error = try_join(&identity, &other, named("x")).await.unwrap_err();
-    assert!(matches!(error, JoinError::Unreachable { .. }), "{error}");
+    assert!(matches!(error, JoinError::Unreachable { reason: Unreachable::OtherNode { .. } }), "{error}");
+    assert!(!error.to_string().contains(&a.identity.peer_id().to_string()), "{error}");
     let foreign =
         Token::new(*good.secret(), ClusterKey::generate().public().id(), a.identity.peer_id(), &addresses);
     let error = try_join(&identity, &foreign, named("x")).await.unwrap_err();
@@ -86,7 +87,16 @@ async fn nobody_is_let_in_without_a_token() {
     let a = start(options(&key, 1)).await;
     let token = Token::new([1; 16], key.public().id(), a.identity.peer_id(), &a.handle.listen_addresses());
     let error = try_join(&Identity::generate(), &token, named("x")).await.unwrap_err();
-    assert!(matches!(error, JoinError::Closed { .. }), "{error}");
+    assert!(matches!(error, JoinError::Closed), "{error}");
+    assert!(!error.to_string().contains(&a.identity.peer_id().to_string()), "{error}");
+    // No node listens there any more.
+    let addresses = a.handle.listen_addresses();
+    let issuer = a.identity.peer_id();
+    a.stop().await;
+    let token = Token::new([1; 16], key.public().id(), issuer, &addresses);
+    let error = try_join(&Identity::generate(), &token, named("x")).await.unwrap_err();
+    assert!(matches!(error, JoinError::Unreachable { reason: Unreachable::NoAnswer { .. } }), "{error}");
+    assert!(!error.to_string().contains(&issuer.to_string()), "{error}");
 }
 
 #[tokio::test]

@@ -124,8 +124,8 @@ impl Working {
     /// A field that earlier groups changed and this group writes.
     pub fn unwritten(slot: Arc<Slot>, counted_bytes: u64) -> Self {
         let size = SizeCount { counted_bytes, ..SizeCount::default() };
-        let stage = Stage::Changed(Due::Now);
-        Self { size, stage, ..Self::new(slot, Content::InPlace, OnDisk::Outdated, None) }
+        let (stage, depth) = (Stage::Changed(Due::Now), slot.0.read().depth);
+        Self { size, stage, depth, ..Self::new(slot, Content::InPlace, OnDisk::Outdated, None) }
     }
 
     fn new(slot: Arc<Slot>, content: Content, on_disk: OnDisk, previous: Option<Option<Value>>) -> Self {
@@ -190,8 +190,10 @@ impl Working {
 
     /// Publishes the copy to readers and returns the field before the group; `None` if it was changed in place.
     pub fn publish(&mut self) -> Option<Field> {
+        let mut stored = self.slot.0.write();
+        stored.depth = self.depth;
         match std::mem::replace(&mut self.content, Content::InPlace) {
-            Content::Copy(field) => Some(std::mem::replace(&mut self.slot.0.write().field, field)),
+            Content::Copy(field) => Some(std::mem::replace(&mut stored.field, field)),
             Content::InPlace => None,
         }
     }
@@ -233,7 +235,7 @@ impl Working {
             && self.on_disk == OnDisk::Current
             && let Some(delta) = self.deltas.merged()
         {
-            let change = record::encode_change(&delta);
+            let change = record::encode_change(&delta, self.depth);
             if stored.changes_bytes + change.len() as u64 <= stored.base_bytes {
                 let number = stored.next_change;
                 stored.next_change += 1;
@@ -243,7 +245,7 @@ impl Working {
                 return;
             }
         }
-        let base = record::encode_base(field, is_large);
+        let base = record::encode_base(field, is_large, self.depth);
         if stored.changes_follow {
             for number in 0..stored.next_change {
                 batch.remove(space, record::change_key(key.as_bytes(), number));
