@@ -27,6 +27,14 @@ use super::run_state::INSTANCE_BYTES;
 use super::run_state::{End, Refusal, RunState};
 use super::turn::{Paused, YieldTimer};
 
+/// The part of a step that was stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stored {
+    All,
+    /// Without the optional changes.
+    Required,
+}
+
 /// The interval between two commit attempts while the disk is full.
 const DISK_WAIT: std::time::Duration = std::time::Duration::from_millis(200);
 
@@ -54,7 +62,8 @@ impl Coordinator {
         let bytes = INSTANCE_BYTES.saturating_add(start.input_bytes);
         // A child is admitted together with its parent.
         let is_new = !start.is_recovered && start.parent.is_none();
-        if is_new && workflow.program.durable && !self.broker.wal().has_room(bytes) {
+        let is_durable = workflow.program.durable || start.kept_call.is_some();
+        if is_new && is_durable && !self.broker.wal().has_room(bytes) {
             let error = self.store.committer().disk_full();
             return Err(InvocationError::NotStored { function: name(), error });
         }
@@ -98,6 +107,7 @@ impl Coordinator {
             trace_parent,
             parent: start.parent,
             answer: start.answer,
+            kept_call: start.kept_call,
             input_bytes: start.input_bytes,
             memory_bytes: start.memory_bytes.unwrap_or(limits.root.bytes as u64),
             root,
@@ -357,7 +367,7 @@ impl Coordinator {
                 }
                 self.log_turn(&running.state.lock(), logged, &mut batch);
             }
-            {
+            let kept = {
                 let mut state = running.state.lock();
                 let published: Vec<Message> = self.messages_of(running, &mut actions);
                 outgoing.extend(self.publisher.put_messages(
@@ -366,16 +376,24 @@ impl Coordinator {
                     running.depth + 1,
                     &published,
                 ));
-                self.log_state(running, &mut state, &mut batch);
-            }
-            if let Err(error) = self.commit_step(running, batch).await {
-                // The stored instance is unchanged and continues from there at the next start.
-                tracing::error!(workflow = %running.workflow.name, instance = %running.id, %error, "an instance stops: its step could not be stored");
-                self.forget(running);
-                return None;
-            }
+                self.log_state(running, &mut state, &mut batch)
+            };
+            let (optional, kept) = kept.map(|kept| (kept.optional, kept.record)).unzip();
+            let committed = self.commit_step(running, batch, optional.unwrap_or_default()).await;
+            let stored = match committed {
+                Ok(stored) => stored,
+                Err(error) => {
+                    // The stored instance is unchanged and continues from there at the next start.
+                    tracing::error!(workflow = %running.workflow.name, instance = %running.id, %error, "an instance stops: its step could not be stored");
+                    self.forget(running);
+                    return None;
+                }
+            };
             drop(charges);
             self.publisher.send(outgoing);
+            if let Some(kept) = kept.filter(|_| stored == Stored::All) {
+                self.durable.external_ended(kept);
+            }
             if let Some(pending) = self.perform(running, actions, false)
                 && let Some(before) = inline.replace(pending)
             {
@@ -386,8 +404,27 @@ impl Coordinator {
         inline
     }
 
-    /// Commits the batch of a step. While the disk is full, retries every [`DISK_WAIT`].
-    async fn commit_step(&self, running: &Running, batch: Batch) -> Result<(), CommitError> {
+    /// Commits the batch of a step. While the disk is full, retries every [`DISK_WAIT`], without the optional changes.
+    async fn commit_step(
+        &self,
+        running: &Running,
+        batch: Batch,
+        optional: Batch,
+    ) -> Result<Stored, CommitError> {
+        let committer = self.store.committer();
+        if !optional.is_empty() {
+            let mut all = batch.clone();
+            all.append(optional);
+            match committer.commit(all, self.durability).await {
+                Err(CommitError::DiskFull { .. }) => {}
+                committed => return committed.map(|()| Stored::All),
+            }
+            return self.commit_required(running, batch).await.map(|()| Stored::Required);
+        }
+        self.commit_required(running, batch).await.map(|()| Stored::All)
+    }
+
+    async fn commit_required(&self, running: &Running, batch: Batch) -> Result<(), CommitError> {
         loop {
             match self.store.committer().commit(batch.clone(), self.durability).await {
                 Err(CommitError::DiskFull { .. }) if !self.drain.is_draining() => {

@@ -10,14 +10,14 @@
 //! 'q' NUMBER          event that may start a workflow, until its filter is evaluated
 //! ```
 //!
-//! The state of an instance follows from its events ([`Instance::advance`] is a pure function), so only the events are
+//! [`kept_instances`](super::kept_instances) has the records of ended instances. The state of an instance follows from its events ([`Instance::advance`] is a pure function), so only the events are
 //! stored. An event and the effects of the function that caused it are committed in one batch.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use edgefaas_functions::durable::AnswerTo;
+use edgefaas_functions::durable::{AnswerTo, KeyClaim};
 use edgefaas_functions::invocation::InvocationError;
 use edgefaas_functions::registry::LiveWorkflow;
 use edgefaas_state::store::{Batch, StoreError};
@@ -31,8 +31,9 @@ use super::actions::child_id;
 use super::coordinator::Coordinator;
 use super::event_queue::Queued;
 use super::instance::{Running, Start};
+use super::kept_instances::{KeptCall, KeptEnd};
 use super::root_budget::RootBudget;
-use super::run_state::{End, RunState};
+use super::run_state::{End, LoggedEnd, RunState};
 use super::start_lanes::{Arrival, StartEvent, filter_of};
 
 /// First byte of the keys of instances.
@@ -72,6 +73,8 @@ struct StartRecord {
     #[serde(default)]
     root: Option<u128>,
     answer: Option<AnswerTo>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    kept_call: Option<KeptCall>,
     seed: u64,
     started_unix_ms: u64,
 }
@@ -184,7 +187,12 @@ enum RecoverError {
 
 impl Coordinator {
     /// The entries of a start. They are stored before the start is acknowledged.
-    pub(super) fn start_entries(&self, running: &Running, state: &mut RunState) -> Vec<(Vec<u8>, Vec<u8>)> {
+    pub(super) fn start_entries(
+        &self,
+        running: &Running,
+        state: &mut RunState,
+        claim: Option<&KeyClaim>,
+    ) -> Vec<(Vec<u8>, Vec<u8>)> {
         if std::mem::replace(&mut state.log.started, true) {
             return Vec::new();
         }
@@ -202,10 +210,12 @@ impl Coordinator {
             parent: running.parent.map(|(id, frame)| (id.0, frame)),
             root: (running.root.id() != running.id).then(|| running.root.id().0),
             answer: running.answer.clone(),
+            kept_call: running.kept_call.clone(),
             seed: running.id.0 as u64,
             started_unix_ms: state.instance.started_unix_ms(),
         };
         let mut entries = vec![(key(running.id, START), encode(&record))];
+        entries.extend(self.kept_entries(running, claim));
         // One entry serves all instances of the definition. A repeated write has no effect.
         if self.definitions.lock().insert(running.workflow.digest) {
             let text = running.workflow.text.as_bytes().to_vec();
@@ -236,8 +246,11 @@ impl Coordinator {
         batch: &mut Batch,
     ) -> Logged {
         let space = &self.store.spaces().invocations;
-        for (key, value) in self.start_entries(running, state) {
+        for (key, value) in self.start_entries(running, state, None) {
             batch.put(space, key, value);
+        }
+        if matches!(event, Event::Retry) {
+            self.reopen_end(running, state, batch);
         }
         let logged = Logged { key: key(running.id, state.log.next), record: self.event_record(event) };
         state.log.next += 1;
@@ -264,8 +277,20 @@ impl Coordinator {
         batch.put(&self.store.spaces().invocations, key, encode(&record));
     }
 
-    /// Adds the state of an instance: a snapshot when one is due, the deletion of its entries when it has ended.
-    pub(super) fn log_state(&self, running: &Running, state: &mut RunState, batch: &mut Batch) {
+    /// Adds the state of an instance: a snapshot when one is due, the deletion of its entries when it has ended. Returns the
+    /// record of its end, if that is kept.
+    pub(super) fn log_state(
+        &self,
+        running: &Running,
+        state: &mut RunState,
+        batch: &mut Batch,
+    ) -> Option<KeptEnd> {
+        let kept = self.log_end(running, state, batch);
+        self.log_snapshot(running, state, batch);
+        kept
+    }
+
+    fn log_snapshot(&self, running: &Running, state: &mut RunState, batch: &mut Batch) {
         let space = &self.store.spaces().invocations;
         if state.instance.status().is_ended()
             && state.instance.status() != edgefaas_workflow::Status::Faulted
@@ -303,12 +328,15 @@ impl Coordinator {
         state.log.snapshot = state.log.next;
     }
 
-    /// Drops a failed instance: its memory immediately, its entries on the disk when the future is awaited.
+    /// Drops a failed instance: its memory immediately, its entries on the disk when the future is awaited, in one batch with
+    /// `changes`.
     pub(super) fn drop_faulted(
         self: &Arc<Self>,
         running: &Running,
+        changes: Batch,
     ) -> impl Future<Output = ()> + Send + use<> {
-        let batch = self.take_faulted(running);
+        let mut batch = self.take_faulted(running);
+        batch.append(changes);
         let (coordinator, id) = (self.clone(), running.id);
         async move {
             let committer = coordinator.store.committer();
@@ -516,6 +544,7 @@ impl Coordinator {
                 trace_parent: start.trace_parent,
                 parent: start.parent.map(|(id, frame)| (Ulid(id), frame)),
                 answer: start.answer,
+                kept_call: start.kept_call,
             })
             .map_err(|error| RecoverError::NotAdmitted(Box::new(error)))?;
         let mut queued = Vec::new();
@@ -563,6 +592,8 @@ impl Coordinator {
             // The failure was reported before the restart.
             if state.instance.status() == edgefaas_workflow::Status::Faulted {
                 state.end = End::Reported;
+                state.log.end = LoggedEnd::Written;
+                state.ended_unix_ms = self.kept_instance(id).map_or(0, |kept| kept.ended_unix_ms);
             }
             if state.log.next == 1 {
                 queued.insert(0, Queued::now(Event::Start));

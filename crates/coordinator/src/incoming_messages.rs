@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use edgefaas_broker::{Message, Origin, Publishing, QoS, RejectReason, Verdict, Version};
+use edgefaas_functions::durable::KeyClaim;
 use edgefaas_functions::registry::{Interest, LiveWorkflow, Routes, Waiter, has_rule};
 use edgefaas_isolates::LogLevel;
 use edgefaas_platform::Taken;
@@ -228,7 +229,7 @@ impl Coordinator {
     fn start_by_message(self: &Arc<Self>, publishing: &mut Publishing<'_>, start: Start) {
         let workflow = start.workflow.clone();
         match self.enter_workflow(start) {
-            Ok(running) => self.begin_with(publishing, running),
+            Ok(running) => self.begin_with(publishing, running, None),
             Err(error) => {
                 workflow.figures.rejected.fetch_add(1, Relaxed);
                 self.figures.rejected.fetch_add(1, Relaxed);
@@ -242,20 +243,28 @@ impl Coordinator {
         }
     }
 
-    /// Begins an instance that is registered.
-    pub fn begin_with(self: &Arc<Self>, publishing: &mut Publishing<'_>, running: Arc<Running>) {
+    /// Begins an instance that is registered. `claim` is that of its key, if it has one.
+    pub fn begin_with(
+        self: &Arc<Self>,
+        publishing: &mut Publishing<'_>,
+        running: Arc<Running>,
+        claim: Option<KeyClaim>,
+    ) {
         if !running.is_durable() || publishing.message().qos() == QoS::AtMostOnce {
             return self.spawn_advance(running, Queued::now(Event::Start));
         }
         let entries = {
             let mut state = running.state.lock();
-            self.start_entries(&running, &mut state)
+            self.start_entries(&running, &mut state, claim.as_ref())
         };
         for (key, value) in entries {
             publishing.record(key, Some(value));
         }
         let coordinator = self.clone();
         publishing.on_recorded(move |ticket| {
+            if let Some(claim) = claim {
+                coordinator.durable.external_recorded(running.id, claim, ticket);
+            }
             coordinator.spawn_advance(running, Queued::recorded(Event::Start, 0, ticket))
         });
     }

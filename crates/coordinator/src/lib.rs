@@ -24,6 +24,7 @@ mod inbox;
 mod incoming_messages;
 mod instance;
 mod instance_view;
+mod kept_instances;
 mod manage;
 mod outgoing_messages;
 mod root_budget;
@@ -43,7 +44,8 @@ pub use coordinator::{Coordinator, CoordinatorParts, Figures, WorkflowLimits, Wo
 pub use incoming_messages::{Offered, trace_parent};
 pub use instance::{Running, Start, declared_input_of, input_of};
 pub use instance_view::InstanceView;
-pub use manage::ChangeError;
+pub use kept_instances::KeptCall;
+pub use manage::{ChangeError, InstanceFilter};
 pub use root_budget::RootLimits;
 pub use schedule::run as run_schedules;
 pub use timer_loop::run as run_timers;

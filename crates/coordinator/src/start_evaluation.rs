@@ -126,7 +126,7 @@ impl Coordinator {
                 continue;
             };
             if number.is_some() {
-                let entries = self.start_entries(&running, &mut running.state.lock());
+                let entries = self.start_entries(&running, &mut running.state.lock(), None);
                 let put = |(key, value): (_, Vec<u8>)| Change {
                     space: Space::Hook,
                     key,

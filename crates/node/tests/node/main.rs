@@ -23,5 +23,6 @@ mod restart;
 mod reuse;
 mod support;
 mod upgrade;
+mod workflow_calls;
 mod workflow_effects;
 mod workflows;
