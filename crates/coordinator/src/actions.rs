@@ -349,6 +349,7 @@ impl Coordinator {
             memory_bytes: Some(running.memory_bytes),
             answer: None,
             kept_call: None,
+            place: None,
         };
         let child = self.enter_workflow(start).map_err(|error| error_of(&error))?;
         if wait {

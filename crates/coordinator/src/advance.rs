@@ -25,6 +25,7 @@ use super::instance::{Running, Start};
 use super::outgoing_messages;
 use super::run_state::INSTANCE_BYTES;
 use super::run_state::{End, Refusal, RunState};
+use super::start_order::{Held, StartTurn};
 use super::turn::{Paused, YieldTimer};
 
 /// The part of a step that was stored.
@@ -108,6 +109,7 @@ impl Coordinator {
             parent: start.parent,
             answer: start.answer,
             kept_call: start.kept_call,
+            held: start.place.map(Held::from),
             input_bytes: start.input_bytes,
             memory_bytes: start.memory_bytes.unwrap_or(limits.root.bytes as u64),
             root,
@@ -161,17 +163,26 @@ impl Coordinator {
     }
 
     /// Delivers an event to an instance and carries out the calls that follow in this task.
-    pub(crate) async fn advance(self: &Arc<Self>, running: &Arc<Running>, queued: Queued) {
+    pub(crate) async fn advance(self: &Arc<Self>, running: &Arc<Running>, mut queued: Queued) {
+        let mut turn = queued.turn.take();
         let mut next = Some(queued);
         while let Some(queued) = next {
             // Boxed, so that an instance without a pending call does not allocate memory for one.
             let pending = match running.is_durable() {
-                true => Box::pin(self.step_durable(running, [queued])).await,
-                false => self.step(running, queued).await,
+                true => Box::pin(self.step_durable(running, [queued], turn.as_ref())).await,
+                false => {
+                    if let Some(turn) = &turn {
+                        turn.reached().await;
+                    }
+                    self.step(running, queued).await
+                }
             };
-            next = match pending {
-                Some(pending) => Box::pin(self.carry_out(running, pending)).await,
-                None => None,
+            let turn = turn.take();
+            let Some(pending) = pending else { return };
+            let call = Box::pin(self.carry_out(running, pending));
+            next = match turn {
+                Some(turn) => Box::pin(turn.end_with(call)).await,
+                None => call.await,
             };
         }
     }
@@ -299,11 +310,13 @@ impl Coordinator {
     }
 
     /// Advances a durable instance. The events, the effects of its functions and its messages are committed in one
-    /// batch before the next step starts. Events that arrive during the commit go into the next batch.
+    /// batch before the next step starts. Events that arrive during the commit go into the next batch. The effects of a start
+    /// wait for its turn.
     pub(super) async fn step_durable(
         self: &Arc<Self>,
         running: &Arc<Running>,
         queued: impl IntoIterator<Item = Queued>,
+        turn: Option<&StartTurn>,
     ) -> Option<PendingCall> {
         {
             let mut state = running.state.lock();
@@ -336,7 +349,7 @@ impl Coordinator {
             let mut charges = Vec::new();
             let mut actions = Vec::new();
             let mut timer = YieldTimer::start();
-            for Queued { event, effects, inbox, charge } in queued {
+            for Queued { event, effects, inbox, charge, .. } in queued {
                 timer.yield_if_due().await;
                 charges.extend(charge);
                 let (turn, logged) = {
@@ -390,6 +403,9 @@ impl Coordinator {
                 }
             };
             drop(charges);
+            if let Some(turn) = turn {
+                turn.reached().await;
+            }
             self.publisher.send(outgoing);
             if let Some(kept) = kept.filter(|_| stored == Stored::All) {
                 self.durable.external_ended(kept);

@@ -30,6 +30,7 @@ use super::instance_view::EndedInstances;
 use super::root_budget::{NodeBudget, RootBudget, RootLimits, SMALL_INSTANCE_BYTES};
 use super::roots_elsewhere::RootsElsewhere;
 use super::start_lanes::Lanes;
+use super::start_order::StartOrder;
 use super::start_rules::{StartRules, Watched};
 use super::timers::Timers;
 
@@ -97,6 +98,7 @@ pub struct Coordinator {
     pub(crate) script: tokio::sync::OnceCell<edgefaas_isolates::Program>,
     pub(crate) rules: StartRules,
     pub(crate) lanes: Lanes,
+    pub(crate) order: Arc<StartOrder>,
     /// The number of the next recorded start event.
     pub(crate) next_start_event: AtomicU64,
     /// True while publishers wait for room.
@@ -261,6 +263,7 @@ impl Coordinator {
             script: tokio::sync::OnceCell::new(),
             rules,
             lanes: Lanes::new(limits.root.bytes),
+            order: Arc::default(),
             next_start_event: AtomicU64::new(0),
             has_waiting_publishers: AtomicBool::new(false),
             rules_due: Notify::new(),

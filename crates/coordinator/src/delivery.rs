@@ -96,7 +96,7 @@ impl Coordinator {
             };
             // A pending call must not delay the events behind it.
             if running.is_durable() {
-                if let Some(pending) = self.step_durable(running, arrivals).await {
+                if let Some(pending) = self.step_durable(running, arrivals, None).await {
                     self.spawn_call(running, pending);
                 }
             } else {

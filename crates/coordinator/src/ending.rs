@@ -83,6 +83,7 @@ impl Coordinator {
             self.spawn_advance(parent, Queued::now(Event::Ended { frame, result }));
         }
         self.after_end(&running.workflow.name);
+        self.leave_order(running);
         running.has_settled();
     }
 
@@ -127,7 +128,8 @@ impl Coordinator {
     }
 
     /// Removes an instance from memory.
-    pub(super) fn forget(&self, running: &Running) {
+    pub(super) fn forget(self: &Arc<Self>, running: &Running) {
+        self.leave_order(running);
         if self.instances.lock().remove(&running.id).is_none() {
             return;
         }

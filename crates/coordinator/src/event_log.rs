@@ -35,6 +35,7 @@ use super::kept_instances::{KeptCall, KeptEnd};
 use super::root_budget::RootBudget;
 use super::run_state::{End, LoggedEnd, RunState};
 use super::start_lanes::{Arrival, StartEvent, filter_of};
+use super::start_order::Place;
 
 /// First byte of the keys of instances.
 const INSTANCE: u8 = b'w';
@@ -75,6 +76,8 @@ struct StartRecord {
     answer: Option<AnswerTo>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     kept_call: Option<KeptCall>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    place: Option<Place>,
     seed: u64,
     started_unix_ms: u64,
 }
@@ -211,6 +214,7 @@ impl Coordinator {
             root: (running.root.id() != running.id).then(|| running.root.id().0),
             answer: running.answer.clone(),
             kept_call: running.kept_call.clone(),
+            place: running.held.as_ref().map(|held| held.place),
             seed: running.id.0 as u64,
             started_unix_ms: state.instance.started_unix_ms(),
         };
@@ -347,7 +351,7 @@ impl Coordinator {
     }
 
     /// Removes a failed instance from memory. Returns the deletions of its entries.
-    fn take_faulted(&self, running: &Running) -> Batch {
+    fn take_faulted(self: &Arc<Self>, running: &Running) -> Batch {
         let mut batch = Batch::default();
         let state = running.state.lock();
         // The instance may have been retried in the meantime.
@@ -446,7 +450,18 @@ impl Coordinator {
                 tracing::warn!(%error, "unused workflow definitions could not be deleted");
             }
         });
-        // All instances are recovered before the first resumes, since some wait for others.
+        // All instances are recovered before the first resumes, since some wait for others. Those that have a place begin
+        // in its order, after the one that had begun.
+        for (running, _) in &back {
+            let Some(held) = &running.held else { continue };
+            self.order.not_before(held.place.number);
+            let state = running.state.lock();
+            if state.log.next > 1 && !matches!(state.end, End::Reported) {
+                drop(state);
+                self.resume_order(running);
+            }
+        }
+        back.sort_by_key(|(running, _)| running.held.as_ref().map(|held| held.place.number));
         for (running, queued) in back {
             self.resume(&running, queued, &outcomes);
         }
@@ -545,6 +560,7 @@ impl Coordinator {
                 parent: start.parent.map(|(id, frame)| (Ulid(id), frame)),
                 answer: start.answer,
                 kept_call: start.kept_call,
+                place: start.place,
             })
             .map_err(|error| RecoverError::NotAdmitted(Box::new(error)))?;
         let mut queued = Vec::new();
@@ -642,8 +658,12 @@ impl Coordinator {
         if let Some(pending) = self.perform(running, rest, false) {
             self.spawn_call(running, pending);
         }
+        let has_place = running.held.is_some();
         for queued in queued {
-            self.deliver_in_order(running, queued);
+            match has_place && matches!(queued.event, Event::Start) {
+                true => self.begin_in_order(running.clone(), queued, None),
+                false => self.deliver_in_order(running, queued),
+            }
         }
         running.workflow.figures.started.fetch_sub(1, Relaxed);
         if matches!(running.state.lock().end, End::Reported) {

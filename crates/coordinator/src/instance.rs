@@ -14,6 +14,7 @@ use super::inbox::Inbox;
 use super::kept_instances::KeptCall;
 use super::root_budget::RootBudget;
 use super::run_state::RunState;
+use super::start_order::{Held, Place};
 
 impl Running {
     /// The instance's timer has fired and is cleared.
@@ -39,6 +40,8 @@ pub struct Running {
     pub(crate) answer: Option<AnswerTo>,
     /// The call, if its outcome is kept.
     pub(crate) kept_call: Option<KeptCall>,
+    /// Its place, if it runs after others.
+    pub(crate) held: Option<Held>,
     pub(crate) input_bytes: usize,
     /// See [`Environment::memory_bytes`](edgefaas_workflow::Environment::memory_bytes).
     pub(crate) memory_bytes: u64,
@@ -86,6 +89,8 @@ pub struct Start {
     pub answer: Option<AnswerTo>,
     /// The call, if its outcome is kept. The instance is then durable.
     pub kept_call: Option<KeptCall>,
+    /// Its place, if it runs after others.
+    pub(crate) place: Option<Place>,
     /// The parent instance, and its task that waits for the end.
     pub(crate) parent: Option<(Ulid, FrameId)>,
     /// The budget of its root instance; `None` for a root.
@@ -112,6 +117,7 @@ impl Start {
             memory_bytes: None,
             answer: None,
             kept_call: None,
+            place: None,
         }
     }
 }

@@ -35,6 +35,7 @@ mod script;
 mod spans;
 mod start_evaluation;
 mod start_lanes;
+mod start_order;
 mod start_rules;
 mod timer_loop;
 mod timers;

@@ -122,6 +122,7 @@ impl Coordinator {
             let mut start = Start::new(workflow.clone(), input, arrival.payload_bytes);
             start.depth = arrival.depth;
             start.trace_parent.clone_from(&arrival.trace_parent);
+            start.place = self.place_of(&workflow, &arrival.topic);
             let Some(running) = self.enter_when_there_is_room(start, number.is_some()).await else {
                 continue;
             };
@@ -146,7 +147,8 @@ impl Coordinator {
                 Some(ticket) => Queued::recorded(Event::Start, 0, ticket),
                 None => Queued::now(Event::Start),
             };
-            self.spawn_advance(running, queued);
+            let turn = self.order.turn(&workflow.name, &arrival.topic);
+            self.begin_in_order(running, queued, Some(turn));
         }
     }
 

@@ -1,4 +1,4 @@
-//! What is promised of calls of workflows with a key, held against `kill -9`.
+//! What is promised of calls of workflows with a key, and of the order of instances, held against `kill -9`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -185,4 +185,76 @@ fn an_instance_that_got_a_202_ends_after_kill_9() {
     }
     let table = node.ok(&["workflow", "list", "durable", "--limit", "2"]);
     assert!(table.contains("ENDED") && table.contains("KEY") && table.contains("completed"), "{table}");
+}
+
+/// Adds its number to the list of its topic, twice in each instance.
+const APPEND: &str = r#"
+export default async (event, context) => {
+    const { topic, n } = event.json();
+    const list = context.object("lists").register(topic);
+    await list.set([...(await list.get() ?? []), n]);
+};
+"#;
+const LISTS: &str = r#"
+export default async (event, context) =>
+    Promise.all(["a", "b", "c"].map(async (topic) => await context.object("lists").register(topic).get() ?? []));
+"#;
+
+#[test]
+fn ordered_instances_run_one_after_another_however_often_the_node_is_killed() {
+    const TOPICS: [&str; 3] = ["a", "b", "c"];
+    let home = tempfile::tempdir().unwrap();
+    let (data, app) = (home.path().join("data"), home.path().join("app"));
+    std::fs::create_dir_all(&app).unwrap();
+    let append = |name: &str| {
+        format!(
+            "  - {name}: {{ call: append, with: {{ topic: '${{ $context.topic }}', n: '${{ $context.n }}' }} }}\n"
+        )
+    };
+    let flow = format!(
+        "document: {{ dsl: '1.0.3', namespace: test, name: w, version: '1.0.0', metadata: {{ durable: true }} }}\n\
+         schedule: {{ on: {{ one: {{ with: {{ type: mqtt.publish, subject: 'in/+' }} }} }} }}\n\
+         input: {{ from: '.[0].data' }}\ndo:\n  - keep: {{ set: {{ all: '${{ . }}' }}, export: {{ as: '${{ .all }}' }} }}\n{}  \
+         - pause: {{ wait: 2ms }}\n{}",
+        append("first"),
+        append("second")
+    );
+    let manifest = "app = \"w\"\n[functions.append]\nmain = \"append.js\"\npermissions = { objects = [\"*\"] }\n\
+                    [functions.lists]\nmain = \"lists.js\"\npermissions = { objects = [\"*\"] }\n\
+                    [workflows]\nfiles = [\"*.yaml\"]\n[workflows.w]\norder_by = \"topic\"\n";
+    for (name, text) in
+        [("edgefaas.toml", manifest), ("append.js", APPEND), ("lists.js", LISTS), ("w.yaml", &flow)]
+    {
+        std::fs::write(app.join(name), text).unwrap();
+    }
+    let mut node = Running::start(&data, &[]);
+    node.ok(&["deploy", app.to_str().unwrap()]);
+    let (mut sent, mut acknowledged) = (0u64, Vec::new());
+    for round in 0..8 {
+        let mut connection = crate::load::Connection::open(&node.mqtt_port, "publisher", true).unwrap();
+        for id in 1..=30u16 {
+            let topic = TOPICS[usize::from(id) % TOPICS.len()];
+            let payload = json!({ "topic": topic, "n": sent }).to_string();
+            connection.publish(0b0010, &format!("in/{topic}"), id, payload.as_bytes()).unwrap();
+            let (kind, _) =
+                connection.receive_within(crate::support::PATIENCE).unwrap().expect("an answer");
+            assert_eq!(kind, 0x40);
+            acknowledged.push((topic, sent));
+            sent += 1;
+        }
+        std::thread::sleep(moment(round) / 4);
+        node.kill();
+        node = Running::start(&data, &[]);
+    }
+    let lists = || -> Vec<Vec<u64>> {
+        let (status, lists) = node.http("POST", "/fn/lists", "");
+        assert_eq!(status, 200, "{lists}");
+        serde_json::from_str(&lists).unwrap()
+    };
+    eventually("all instances end", || lists().iter().map(Vec::len).sum::<usize>() as u64 == 2 * sent);
+    for (topic, list) in TOPICS.iter().zip(lists()) {
+        let numbers = acknowledged.iter().filter(|(of, _)| of == topic).map(|(_, number)| *number);
+        let expected: Vec<_> = numbers.flat_map(|number| [number, number]).collect();
+        assert_eq!(list, expected, "{topic}");
+    }
 }

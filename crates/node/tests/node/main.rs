@@ -25,4 +25,5 @@ mod support;
 mod upgrade;
 mod workflow_calls;
 mod workflow_effects;
+mod workflow_order;
 mod workflows;
