@@ -23,9 +23,10 @@ use super::coordinator::Coordinator;
 use super::event_queue::{Queued, StepEffects, Turns};
 use super::instance::{Running, Start};
 use super::outgoing_messages;
+use super::place::Held;
 use super::run_state::INSTANCE_BYTES;
 use super::run_state::{End, Refusal, RunState};
-use super::start_order::{Held, StartTurn};
+use super::start_turn::StartTurn;
 use super::turn::{Paused, YieldTimer};
 
 /// The part of a step that was stored.
@@ -169,18 +170,17 @@ impl Coordinator {
         while let Some(queued) = next {
             // Boxed, so that an instance without a pending call does not allocate memory for one.
             let pending = match running.is_durable() {
-                true => Box::pin(self.step_durable(running, [queued], turn.as_ref())).await,
+                true => Box::pin(self.step_durable(running, [queued], &mut turn)).await,
                 false => {
                     if let Some(turn) = &turn {
                         turn.reached().await;
                     }
-                    self.step(running, queued).await
+                    self.step(running, queued, &mut turn).await
                 }
             };
-            let turn = turn.take();
             let Some(pending) = pending else { return };
             let call = Box::pin(self.carry_out(running, pending));
-            next = match turn {
+            next = match turn.take() {
                 Some(turn) => Box::pin(turn.end_with(call)).await,
                 None => call.await,
             };
@@ -192,6 +192,7 @@ impl Coordinator {
         self: &Arc<Self>,
         running: &Arc<Running>,
         queued: Queued,
+        start: &mut Option<StartTurn>,
     ) -> Option<PendingCall> {
         let turn = {
             let mut state = running.state.lock();
@@ -205,6 +206,8 @@ impl Coordinator {
         match turn {
             Ok(actions) => {
                 let pending = self.perform(running, actions, true);
+                // Without a call the instance has begun. The next start need not wait until its messages are stored.
+                start.take_if(|_| pending.is_none());
                 if self.ended_when_stored(running).await { pending } else { None }
             }
             // Boxed, since few turns are long.
@@ -316,7 +319,7 @@ impl Coordinator {
         self: &Arc<Self>,
         running: &Arc<Running>,
         queued: impl IntoIterator<Item = Queued>,
-        turn: Option<&StartTurn>,
+        start: &mut Option<StartTurn>,
     ) -> Option<PendingCall> {
         {
             let mut state = running.state.lock();
@@ -403,7 +406,7 @@ impl Coordinator {
                 }
             };
             drop(charges);
-            if let Some(turn) = turn {
+            if let Some(turn) = start.as_ref() {
                 turn.reached().await;
             }
             self.publisher.send(outgoing);
@@ -415,6 +418,8 @@ impl Coordinator {
             {
                 self.spawn_call(running, before);
             }
+            // Without a call the instance has begun.
+            start.take_if(|_| inline.is_none());
             self.report_if_ended(running);
         }
         inline

@@ -31,11 +31,12 @@ use super::actions::child_id;
 use super::coordinator::Coordinator;
 use super::event_queue::Queued;
 use super::instance::{Running, Start};
-use super::kept_instances::{KeptCall, KeptEnd};
+use super::kept_call::KeptCall;
+use super::kept_instances::KeptEnd;
+use super::place::Place;
 use super::root_budget::RootBudget;
 use super::run_state::{End, LoggedEnd, RunState};
 use super::start_lanes::{Arrival, StartEvent, filter_of};
-use super::start_order::Place;
 
 /// First byte of the keys of instances.
 const INSTANCE: u8 = b'w';
@@ -454,11 +455,10 @@ impl Coordinator {
         // in its order, after the one that had begun.
         for (running, _) in &back {
             let Some(held) = &running.held else { continue };
-            self.order.not_before(held.place.number);
+            self.places.not_before(held.place.number);
             let state = running.state.lock();
             if state.log.next > 1 && !matches!(state.end, End::Reported) {
-                drop(state);
-                self.resume_order(running);
+                self.places.resume(held.place, running.id);
             }
         }
         back.sort_by_key(|(running, _)| running.held.as_ref().map(|held| held.place.number));

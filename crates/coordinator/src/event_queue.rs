@@ -8,7 +8,7 @@ use edgefaas_state::store::Batch;
 use edgefaas_workflow::Event;
 
 use super::root_budget::Charge;
-use super::start_order::StartTurn;
+use super::start_turn::StartTurn;
 
 /// An event in flight to an instance, with the effects that are committed with it.
 pub(crate) struct Queued {

@@ -20,10 +20,10 @@ use super::event_queue::Queued;
 use super::inbox::NoRoomForEvent;
 use super::instance::{Running, Start};
 use super::outgoing_messages::CLOUD_EVENT;
+use super::place::Place;
 use super::root_budget::{Charge, NodeBudget};
 use super::run_state::INSTANCE_BYTES;
 use super::start_lanes::{Arrival, LaneRoom, StartEvent};
-use super::start_order::Place;
 
 /// The attributes of a CloudEvent in binary mode (CloudEvents MQTT binding, section 3.1).
 const REQUIRED: [&str; 4] = ["specversion", "id", "source", "type"];
@@ -250,7 +250,7 @@ impl Coordinator {
     /// The place of a start among those of the same topic, if they run one after another.
     pub(super) fn place_of(&self, workflow: &LiveWorkflow, topic: &Digest) -> Option<Place> {
         match workflow.order {
-            InstanceOrder::Topic => Some(self.order.place(&workflow.name, topic)),
+            InstanceOrder::Topic => Some(self.places.place(&workflow.name, topic)),
             InstanceOrder::Start => None,
         }
     }
@@ -264,7 +264,7 @@ impl Coordinator {
     ) {
         // The turn is taken here, in the order of the messages.
         let topic = digest(&[publishing.message().topic().as_str().as_bytes()]);
-        let turn = running.held.is_none().then(|| self.order.turn(&running.workflow.name, &topic));
+        let turn = running.held.is_none().then(|| self.turns.turn(&running.workflow.name, &topic));
         if !running.is_durable() || publishing.message().qos() == QoS::AtMostOnce {
             return self.begin_in_order(running, Queued::now(Event::Start), turn);
         }

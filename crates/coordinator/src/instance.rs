@@ -11,10 +11,10 @@ use serde_json::Value;
 use ulid::Ulid;
 
 use super::inbox::Inbox;
-use super::kept_instances::KeptCall;
+use super::kept_call::KeptCall;
+use super::place::{Held, Place};
 use super::root_budget::RootBudget;
 use super::run_state::RunState;
-use super::start_order::{Held, Place};
 
 impl Running {
     /// The instance's timer has fired and is cleared.

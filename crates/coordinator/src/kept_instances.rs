@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use edgefaas_functions::durable::{
-    EndedKey, ExternalCall, ExternalEnd, ExternalKept, ExternalState, Keep, KeyClaim,
+    EndedKey, ExternalCall, ExternalEnd, ExternalKept, ExternalState, KeyClaim,
 };
 use edgefaas_functions::invocation::{InvocationError, Timing};
 use edgefaas_functions::problem::Problem;
@@ -21,30 +21,6 @@ use super::event_queue::Queued;
 use super::instance::{Running, Start};
 use super::instance_view::InstanceView;
 use super::run_state::{LoggedEnd, RunState};
-
-/// Maximum size of a key in memory and in lists, in bytes.
-const MAX_KEY_BYTES: usize = 255;
-
-/// A call whose outcome is kept.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptCall {
-    /// The digest of its key, and who may read the outcome.
-    pub keep: Keep,
-    /// The key as the caller sent it, at most [`MAX_KEY_BYTES`] of it.
-    pub(crate) key: Option<String>,
-}
-
-impl KeptCall {
-    /// A call with the key `key`.
-    pub fn new(keep: Keep, key: Option<&str>) -> Self {
-        Self { keep, key: key.map(|key| listed_key(key).to_owned()) }
-    }
-}
-
-/// The part of a key that lists show and look up. A topic may have a REQUEST-ID of 64 KiB.
-pub(super) fn listed_key(key: &str) -> &str {
-    &key[..key.floor_char_boundary(MAX_KEY_BYTES)]
-}
 
 /// What a list shows of an ended instance.
 #[derive(Serialize, Deserialize)]
@@ -277,19 +253,5 @@ impl Coordinator {
             }
         }
         Ok(more)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_long_request_id_is_cut_between_characters() {
-        assert_eq!(listed_key("order-1"), "order-1");
-        let long = "ä".repeat(200);
-        assert_eq!(listed_key(&long), "ä".repeat(127));
-        let call = KeptCall::new(Keep::default(), Some(&long));
-        assert_eq!(call.key.as_deref(), Some(listed_key(&long)), "it is found by the whole key");
     }
 }

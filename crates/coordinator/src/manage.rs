@@ -10,7 +10,7 @@ use super::coordinator::Coordinator;
 use super::event_queue::Queued;
 use super::instance::Running;
 use super::instance_view::InstanceView;
-use super::kept_instances::listed_key;
+use super::kept_call::listed_key;
 use super::run_state::End;
 
 /// An instance cannot be cancelled or retried.

@@ -147,7 +147,7 @@ impl Coordinator {
                 Some(ticket) => Queued::recorded(Event::Start, 0, ticket),
                 None => Queued::now(Event::Start),
             };
-            let turn = self.order.turn(&workflow.name, &arrival.topic);
+            let turn = self.turns.turn(&workflow.name, &arrival.topic);
             self.begin_in_order(running, queued, Some(turn));
         }
     }

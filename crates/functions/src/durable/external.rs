@@ -10,49 +10,15 @@ use std::sync::Arc;
 use edgefaas_broker::Ticket;
 use edgefaas_isolates::Reply;
 use edgefaas_state::store::{Batch, StoreError};
-use serde::{Deserialize, Serialize};
 use ulid::Ulid;
 
-use super::invocation_records::{self, Known, Reserved, StoredOutcome};
-use super::{AnswerTo, Digest, DurableQueue, Keep, KeyClaim, KnownState};
+use super::invocation_records::{
+    self, External, ExternalOutcome, ExternalState, Known, Reserved, StoredOutcome,
+};
+use super::{AnswerTo, DurableQueue, Keep, KeyClaim, KnownState};
 use crate::invocation::Timing;
-use crate::problem::{Fault, Problem};
+use crate::problem::Problem;
 use crate::records;
-
-/// The record of an external invocation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct External {
-    /// Its idempotency key.
-    pub key: Option<Digest>,
-    /// The destination of its answer.
-    pub answer: Option<AnswerTo>,
-    /// What a list shows of it, in the format of its runner.
-    pub details: Vec<u8>,
-    /// Open, or ended.
-    pub state: ExternalState,
-}
-
-/// The state of an external invocation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub enum ExternalState {
-    /// It has not ended.
-    Open,
-    /// It has ended.
-    Ended {
-        /// In milliseconds since the Unix epoch.
-        finished_unix_ms: u64,
-        /// The outcome; `None` if the record is kept for lists only.
-        outcome: Option<Box<ExternalOutcome>>,
-    },
-}
-
-/// The outcome of an external invocation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ExternalOutcome {
-    outcome: StoredOutcome,
-    /// Type and task of the error of a workflow.
-    fault: Option<(String, Option<String>)>,
-}
 
 /// An external invocation.
 #[derive(Debug, Clone, Copy)]
@@ -94,19 +60,6 @@ pub struct EndedKey {
     pub id: Ulid,
     /// The name of what has run.
     pub name: String,
-}
-
-impl ExternalOutcome {
-    fn new(mut outcome: StoredOutcome) -> Self {
-        let fault = outcome.fault.take().map(|fault| (fault.kind, fault.instance));
-        Self { outcome, fault }
-    }
-
-    pub(super) fn restored(self) -> StoredOutcome {
-        let mut outcome = self.outcome;
-        outcome.fault = self.fault.map(|(kind, instance)| Fault { kind, instance });
-        outcome
-    }
 }
 
 impl DurableQueue {

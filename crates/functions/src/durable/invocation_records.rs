@@ -20,7 +20,6 @@ use edgefaas_isolates::{Event, Reply};
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;
 
-use super::external::External;
 use crate::invocation::{Principal, Timing};
 use crate::problem::{Fault, Problem};
 use crate::publisher::ClientRecord;
@@ -116,7 +115,7 @@ pub struct StoredOutcome {
     timing_us: [u64; 3],
     /// Of the error of a workflow. [`External`] stores it.
     #[serde(skip)]
-    pub(super) fault: Option<Fault>,
+    fault: Option<Fault>,
 }
 
 /// The outcome of an invocation, and the node that ran its last attempt.
@@ -146,6 +145,41 @@ pub struct StoredProblem {
     near: Vec<String>,
 }
 
+/// The record of an external invocation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct External {
+    /// Its idempotency key.
+    pub key: Option<Digest>,
+    /// The destination of its answer.
+    pub answer: Option<AnswerTo>,
+    /// What a list shows of it, in the format of its runner.
+    pub details: Vec<u8>,
+    /// Open, or ended.
+    pub state: ExternalState,
+}
+
+/// The state of an external invocation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum ExternalState {
+    /// It has not ended.
+    Open,
+    /// It has ended.
+    Ended {
+        /// In milliseconds since the Unix epoch.
+        finished_unix_ms: u64,
+        /// The outcome; `None` if the record is kept for lists only.
+        outcome: Option<Box<ExternalOutcome>>,
+    },
+}
+
+/// The outcome of an external invocation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ExternalOutcome {
+    outcome: StoredOutcome,
+    /// Type and task of the error of a workflow.
+    fault: Option<(String, Option<String>)>,
+}
+
 /// The use of an idempotency key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reserved {
@@ -162,6 +196,21 @@ pub struct Expiry {
     pub bytes: u32,
     /// The idempotency key to delete with the outcome.
     pub key: Option<Digest>,
+}
+
+impl ExternalOutcome {
+    /// The stored form of an outcome.
+    pub fn new(mut outcome: StoredOutcome) -> Self {
+        let fault = outcome.fault.take().map(|fault| (fault.kind, fault.instance));
+        Self { outcome, fault }
+    }
+
+    /// The outcome.
+    pub fn restored(self) -> StoredOutcome {
+        let mut outcome = self.outcome;
+        outcome.fault = self.fault.map(|(kind, instance)| Fault { kind, instance });
+        outcome
+    }
 }
 
 impl StoredOutcome {

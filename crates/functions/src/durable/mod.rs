@@ -46,8 +46,10 @@ use crate::records::{self, Records};
 use crate::registry::{LiveFunction, Registry};
 use crate::workers::Workers;
 pub use claims::KeyClaim;
-pub use external::{EndedKey, External, ExternalCall, ExternalEnd, ExternalKept, ExternalState};
-pub use invocation_records::{AnswerTo, Digest, Ended, Keep, KnownState, StoredOutcome};
+pub use external::{EndedKey, ExternalCall, ExternalEnd, ExternalKept};
+pub use invocation_records::{
+    AnswerTo, Digest, Ended, External, ExternalState, Keep, KnownState, StoredOutcome,
+};
 pub use kept::Retention;
 pub use runner::{Accepted, Durable};
 
