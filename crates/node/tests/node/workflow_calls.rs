@@ -234,7 +234,7 @@ async fn a_failure_is_repeated_until_the_instance_is_retried() {
         // The retry had not begun yet.
         _ => {
             until_status(&mut node, &id, "completed").await;
-            node.get(&format!("/invocations/{id}")).await
+            outcome(&node, &format!("/invocations/{id}")).await
         }
     };
     assert_eq!(json(&retried)["n"], 1);
