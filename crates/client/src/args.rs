@@ -226,10 +226,13 @@ pub struct Rollback {
 /// Commands below `edgefaas workflow`.
 #[derive(Debug, Subcommand)]
 pub enum Workflow {
-    /// List instances that have not ended, or that failed and can be retried
+    /// List instances: those that have not ended or can be retried, then the ended ones that are kept
     List {
         /// Only instances of this workflow
         name: Option<String>,
+        /// Only instances whose call had this Idempotency-Key or REQUEST-ID
+        #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
+        key: Option<String>,
         /// The maximum number of instances, the newest first
         #[arg(long, default_value_t = 100, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
         limit: u32,

@@ -348,6 +348,8 @@ impl Coordinator {
             is_recovered: false,
             memory_bytes: Some(running.memory_bytes),
             answer: None,
+            kept_call: None,
+            place: None,
         };
         let child = self.enter_workflow(start).map_err(|error| error_of(&error))?;
         if wait {

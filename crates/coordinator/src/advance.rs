@@ -23,9 +23,19 @@ use super::coordinator::Coordinator;
 use super::event_queue::{Queued, StepEffects, Turns};
 use super::instance::{Running, Start};
 use super::outgoing_messages;
+use super::place::Held;
 use super::run_state::INSTANCE_BYTES;
 use super::run_state::{End, Refusal, RunState};
+use super::start_turn::StartTurn;
 use super::turn::{Paused, YieldTimer};
+
+/// The part of a step that was stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stored {
+    All,
+    /// Without the optional changes.
+    Required,
+}
 
 /// The interval between two commit attempts while the disk is full.
 const DISK_WAIT: std::time::Duration = std::time::Duration::from_millis(200);
@@ -54,7 +64,8 @@ impl Coordinator {
         let bytes = INSTANCE_BYTES.saturating_add(start.input_bytes);
         // A child is admitted together with its parent.
         let is_new = !start.is_recovered && start.parent.is_none();
-        if is_new && workflow.program.durable && !self.broker.wal().has_room(bytes) {
+        let is_durable = workflow.program.durable || start.kept_call.is_some();
+        if is_new && is_durable && !self.broker.wal().has_room(bytes) {
             let error = self.store.committer().disk_full();
             return Err(InvocationError::NotStored { function: name(), error });
         }
@@ -98,6 +109,8 @@ impl Coordinator {
             trace_parent,
             parent: start.parent,
             answer: start.answer,
+            kept_call: start.kept_call,
+            held: start.place.map(Held::from),
             input_bytes: start.input_bytes,
             memory_bytes: start.memory_bytes.unwrap_or(limits.root.bytes as u64),
             root,
@@ -151,17 +164,25 @@ impl Coordinator {
     }
 
     /// Delivers an event to an instance and carries out the calls that follow in this task.
-    pub(crate) async fn advance(self: &Arc<Self>, running: &Arc<Running>, queued: Queued) {
+    pub(crate) async fn advance(self: &Arc<Self>, running: &Arc<Running>, mut queued: Queued) {
+        let mut turn = queued.turn.take();
         let mut next = Some(queued);
         while let Some(queued) = next {
             // Boxed, so that an instance without a pending call does not allocate memory for one.
             let pending = match running.is_durable() {
-                true => Box::pin(self.step_durable(running, [queued])).await,
-                false => self.step(running, queued).await,
+                true => Box::pin(self.step_durable(running, [queued], &mut turn)).await,
+                false => {
+                    if let Some(turn) = &turn {
+                        turn.reached().await;
+                    }
+                    self.step(running, queued, &mut turn).await
+                }
             };
-            next = match pending {
-                Some(pending) => Box::pin(self.carry_out(running, pending)).await,
-                None => None,
+            let Some(pending) = pending else { return };
+            let call = Box::pin(self.carry_out(running, pending));
+            next = match turn.take() {
+                Some(turn) => Box::pin(turn.end_with(call)).await,
+                None => call.await,
             };
         }
     }
@@ -171,6 +192,7 @@ impl Coordinator {
         self: &Arc<Self>,
         running: &Arc<Running>,
         queued: Queued,
+        start: &mut Option<StartTurn>,
     ) -> Option<PendingCall> {
         let turn = {
             let mut state = running.state.lock();
@@ -184,6 +206,8 @@ impl Coordinator {
         match turn {
             Ok(actions) => {
                 let pending = self.perform(running, actions, true);
+                // Without a call the instance has begun. The next start need not wait until its messages are stored.
+                start.take_if(|_| pending.is_none());
                 if self.ended_when_stored(running).await { pending } else { None }
             }
             // Boxed, since few turns are long.
@@ -289,11 +313,13 @@ impl Coordinator {
     }
 
     /// Advances a durable instance. The events, the effects of its functions and its messages are committed in one
-    /// batch before the next step starts. Events that arrive during the commit go into the next batch.
+    /// batch before the next step starts. Events that arrive during the commit go into the next batch. The effects of a start
+    /// wait for its turn.
     pub(super) async fn step_durable(
         self: &Arc<Self>,
         running: &Arc<Running>,
         queued: impl IntoIterator<Item = Queued>,
+        start: &mut Option<StartTurn>,
     ) -> Option<PendingCall> {
         {
             let mut state = running.state.lock();
@@ -326,7 +352,7 @@ impl Coordinator {
             let mut charges = Vec::new();
             let mut actions = Vec::new();
             let mut timer = YieldTimer::start();
-            for Queued { event, effects, inbox, charge } in queued {
+            for Queued { event, effects, inbox, charge, .. } in queued {
                 timer.yield_if_due().await;
                 charges.extend(charge);
                 let (turn, logged) = {
@@ -357,7 +383,7 @@ impl Coordinator {
                 }
                 self.log_turn(&running.state.lock(), logged, &mut batch);
             }
-            {
+            let kept = {
                 let mut state = running.state.lock();
                 let published: Vec<Message> = self.messages_of(running, &mut actions);
                 outgoing.extend(self.publisher.put_messages(
@@ -366,28 +392,60 @@ impl Coordinator {
                     running.depth + 1,
                     &published,
                 ));
-                self.log_state(running, &mut state, &mut batch);
-            }
-            if let Err(error) = self.commit_step(running, batch).await {
-                // The stored instance is unchanged and continues from there at the next start.
-                tracing::error!(workflow = %running.workflow.name, instance = %running.id, %error, "an instance stops: its step could not be stored");
-                self.forget(running);
-                return None;
-            }
+                self.log_state(running, &mut state, &mut batch)
+            };
+            let (optional, kept) = kept.map(|kept| (kept.optional, kept.record)).unzip();
+            let committed = self.commit_step(running, batch, optional.unwrap_or_default()).await;
+            let stored = match committed {
+                Ok(stored) => stored,
+                Err(error) => {
+                    // The stored instance is unchanged and continues from there at the next start.
+                    tracing::error!(workflow = %running.workflow.name, instance = %running.id, %error, "an instance stops: its step could not be stored");
+                    self.forget(running);
+                    return None;
+                }
+            };
             drop(charges);
+            if let Some(turn) = start.as_ref() {
+                turn.reached().await;
+            }
             self.publisher.send(outgoing);
+            if let Some(kept) = kept.filter(|_| stored == Stored::All) {
+                self.durable.external_ended(kept);
+            }
             if let Some(pending) = self.perform(running, actions, false)
                 && let Some(before) = inline.replace(pending)
             {
                 self.spawn_call(running, before);
             }
+            // Without a call the instance has begun.
+            start.take_if(|_| inline.is_none());
             self.report_if_ended(running);
         }
         inline
     }
 
-    /// Commits the batch of a step. While the disk is full, retries every [`DISK_WAIT`].
-    async fn commit_step(&self, running: &Running, batch: Batch) -> Result<(), CommitError> {
+    /// Commits the batch of a step. While the disk is full, retries every [`DISK_WAIT`], without the optional changes.
+    async fn commit_step(
+        &self,
+        running: &Running,
+        batch: Batch,
+        optional: Batch,
+    ) -> Result<Stored, CommitError> {
+        let committer = self.store.committer();
+        if !optional.is_empty() {
+            let mut all = batch.clone();
+            all.append(optional);
+            match committer.commit(all, self.durability).await {
+                Err(CommitError::DiskFull { .. }) => {}
+                committed => return committed.map(|()| Stored::All),
+            }
+            return self.commit_required(running, batch).await.map(|()| Stored::Required);
+        }
+        self.commit_required(running, batch).await.map(|()| Stored::All)
+    }
+
+    async fn commit_required(&self, running: &Running, batch: Batch) -> Result<(), CommitError> {
         loop {
             match self.store.committer().commit(batch.clone(), self.durability).await {
                 Err(CommitError::DiskFull { .. }) if !self.drain.is_draining() => {

@@ -25,12 +25,15 @@ use tokio::sync::Notify;
 use ulid::Ulid;
 
 use super::compute;
+use super::event_queue::Queued;
 use super::instance::Running;
 use super::instance_view::EndedInstances;
+use super::place::Places;
 use super::root_budget::{NodeBudget, RootBudget, RootLimits, SMALL_INSTANCE_BYTES};
 use super::roots_elsewhere::RootsElsewhere;
 use super::start_lanes::Lanes;
 use super::start_rules::{StartRules, Watched};
+use super::start_turn::StartTurns;
 use super::timers::Timers;
 
 /// A workflow with fewer instances may always start a small instance.
@@ -97,6 +100,9 @@ pub struct Coordinator {
     pub(crate) script: tokio::sync::OnceCell<edgefaas_isolates::Program>,
     pub(crate) rules: StartRules,
     pub(crate) lanes: Lanes,
+    pub(crate) turns: Arc<StartTurns>,
+    /// Starts that wait for the end of another instance.
+    pub(crate) places: Places<(Arc<Running>, Queued)>,
     /// The number of the next recorded start event.
     pub(crate) next_start_event: AtomicU64,
     /// True while publishers wait for room.
@@ -261,6 +267,8 @@ impl Coordinator {
             script: tokio::sync::OnceCell::new(),
             rules,
             lanes: Lanes::new(limits.root.bytes),
+            turns: Arc::default(),
+            places: Places::default(),
             next_start_event: AtomicU64::new(0),
             has_waiting_publishers: AtomicBool::new(false),
             rules_due: Notify::new(),

@@ -96,14 +96,14 @@ impl Coordinator {
             };
             // A pending call must not delay the events behind it.
             if running.is_durable() {
-                if let Some(pending) = self.step_durable(running, arrivals).await {
+                if let Some(pending) = self.step_durable(running, arrivals, &mut None).await {
                     self.spawn_call(running, pending);
                 }
             } else {
                 let mut timer = YieldTimer::start();
                 for queued in arrivals {
                     timer.yield_if_due().await;
-                    if let Some(pending) = self.step(running, queued).await {
+                    if let Some(pending) = self.step(running, queued, &mut None).await {
                         self.spawn_call(running, pending);
                     }
                 }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use edgefaas_state::store::Batch;
 use edgefaas_workflow::instance::FrameId;
-use edgefaas_workflow::{ErrorKind, Event, Status, WorkflowError};
+use edgefaas_workflow::{Event, Status, WorkflowError};
 use ulid::Ulid;
 
 use super::coordinator::Coordinator;
@@ -32,10 +33,10 @@ impl Coordinator {
                 drop(state);
                 return running.has_settled();
             };
-            let cancelled =
-                || WorkflowError::new(ErrorKind::Runtime, "the instance was cancelled").with_status(499);
-            let result = state.instance.result().cloned().unwrap_or_else(|| Err(cancelled()));
-            (status, result, waiter, state.started, state.instance.steps())
+            if state.ended_unix_ms == 0 {
+                state.ended_unix_ms = self.clock.now_unix_ms();
+            }
+            (status, state.result(), waiter, state.started, state.instance.steps())
         };
         let figures = &running.workflow.figures;
         let (own, all) = match status {
@@ -82,6 +83,7 @@ impl Coordinator {
             self.spawn_advance(parent, Queued::now(Event::Ended { frame, result }));
         }
         self.after_end(&running.workflow.name);
+        self.leave_order(running);
         running.has_settled();
     }
 
@@ -122,11 +124,12 @@ impl Coordinator {
     }
 
     fn spawn_drop(self: &Arc<Self>, running: &Running) {
-        self.workers.spawn(self.drop_faulted(running));
+        self.workers.spawn(self.drop_faulted(running, Batch::default()));
     }
 
     /// Removes an instance from memory.
-    pub(super) fn forget(&self, running: &Running) {
+    pub(super) fn forget(self: &Arc<Self>, running: &Running) {
+        self.leave_order(running);
         if self.instances.lock().remove(&running.id).is_none() {
             return;
         }

@@ -10,14 +10,14 @@
 //! 'q' NUMBER          event that may start a workflow, until its filter is evaluated
 //! ```
 //!
-//! The state of an instance follows from its events ([`Instance::advance`] is a pure function), so only the events are
+//! [`kept_instances`](super::kept_instances) has the records of ended instances. The state of an instance follows from its events ([`Instance::advance`] is a pure function), so only the events are
 //! stored. An event and the effects of the function that caused it are committed in one batch.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use edgefaas_functions::durable::AnswerTo;
+use edgefaas_functions::durable::{AnswerTo, KeyClaim};
 use edgefaas_functions::invocation::InvocationError;
 use edgefaas_functions::registry::LiveWorkflow;
 use edgefaas_state::store::{Batch, StoreError};
@@ -31,8 +31,11 @@ use super::actions::child_id;
 use super::coordinator::Coordinator;
 use super::event_queue::Queued;
 use super::instance::{Running, Start};
+use super::kept_call::KeptCall;
+use super::kept_instances::KeptEnd;
+use super::place::Place;
 use super::root_budget::RootBudget;
-use super::run_state::{End, RunState};
+use super::run_state::{End, LoggedEnd, RunState};
 use super::start_lanes::{Arrival, StartEvent, filter_of};
 
 /// First byte of the keys of instances.
@@ -72,6 +75,10 @@ struct StartRecord {
     #[serde(default)]
     root: Option<u128>,
     answer: Option<AnswerTo>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    kept_call: Option<KeptCall>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    place: Option<Place>,
     seed: u64,
     started_unix_ms: u64,
 }
@@ -184,7 +191,12 @@ enum RecoverError {
 
 impl Coordinator {
     /// The entries of a start. They are stored before the start is acknowledged.
-    pub(super) fn start_entries(&self, running: &Running, state: &mut RunState) -> Vec<(Vec<u8>, Vec<u8>)> {
+    pub(super) fn start_entries(
+        &self,
+        running: &Running,
+        state: &mut RunState,
+        claim: Option<&KeyClaim>,
+    ) -> Vec<(Vec<u8>, Vec<u8>)> {
         if std::mem::replace(&mut state.log.started, true) {
             return Vec::new();
         }
@@ -202,10 +214,13 @@ impl Coordinator {
             parent: running.parent.map(|(id, frame)| (id.0, frame)),
             root: (running.root.id() != running.id).then(|| running.root.id().0),
             answer: running.answer.clone(),
+            kept_call: running.kept_call.clone(),
+            place: running.held.as_ref().map(|held| held.place),
             seed: running.id.0 as u64,
             started_unix_ms: state.instance.started_unix_ms(),
         };
         let mut entries = vec![(key(running.id, START), encode(&record))];
+        entries.extend(self.kept_entries(running, claim));
         // One entry serves all instances of the definition. A repeated write has no effect.
         if self.definitions.lock().insert(running.workflow.digest) {
             let text = running.workflow.text.as_bytes().to_vec();
@@ -236,8 +251,11 @@ impl Coordinator {
         batch: &mut Batch,
     ) -> Logged {
         let space = &self.store.spaces().invocations;
-        for (key, value) in self.start_entries(running, state) {
+        for (key, value) in self.start_entries(running, state, None) {
             batch.put(space, key, value);
+        }
+        if matches!(event, Event::Retry) {
+            self.reopen_end(running, state, batch);
         }
         let logged = Logged { key: key(running.id, state.log.next), record: self.event_record(event) };
         state.log.next += 1;
@@ -264,8 +282,20 @@ impl Coordinator {
         batch.put(&self.store.spaces().invocations, key, encode(&record));
     }
 
-    /// Adds the state of an instance: a snapshot when one is due, the deletion of its entries when it has ended.
-    pub(super) fn log_state(&self, running: &Running, state: &mut RunState, batch: &mut Batch) {
+    /// Adds the state of an instance: a snapshot when one is due, the deletion of its entries when it has ended. Returns the
+    /// record of its end, if that is kept.
+    pub(super) fn log_state(
+        &self,
+        running: &Running,
+        state: &mut RunState,
+        batch: &mut Batch,
+    ) -> Option<KeptEnd> {
+        let kept = self.log_end(running, state, batch);
+        self.log_snapshot(running, state, batch);
+        kept
+    }
+
+    fn log_snapshot(&self, running: &Running, state: &mut RunState, batch: &mut Batch) {
         let space = &self.store.spaces().invocations;
         if state.instance.status().is_ended()
             && state.instance.status() != edgefaas_workflow::Status::Faulted
@@ -303,12 +333,15 @@ impl Coordinator {
         state.log.snapshot = state.log.next;
     }
 
-    /// Drops a failed instance: its memory immediately, its entries on the disk when the future is awaited.
+    /// Drops a failed instance: its memory immediately, its entries on the disk when the future is awaited, in one batch with
+    /// `changes`.
     pub(super) fn drop_faulted(
         self: &Arc<Self>,
         running: &Running,
+        changes: Batch,
     ) -> impl Future<Output = ()> + Send + use<> {
-        let batch = self.take_faulted(running);
+        let mut batch = self.take_faulted(running);
+        batch.append(changes);
         let (coordinator, id) = (self.clone(), running.id);
         async move {
             let committer = coordinator.store.committer();
@@ -319,7 +352,7 @@ impl Coordinator {
     }
 
     /// Removes a failed instance from memory. Returns the deletions of its entries.
-    fn take_faulted(&self, running: &Running) -> Batch {
+    fn take_faulted(self: &Arc<Self>, running: &Running) -> Batch {
         let mut batch = Batch::default();
         let state = running.state.lock();
         // The instance may have been retried in the meantime.
@@ -418,7 +451,17 @@ impl Coordinator {
                 tracing::warn!(%error, "unused workflow definitions could not be deleted");
             }
         });
-        // All instances are recovered before the first resumes, since some wait for others.
+        // All instances are recovered before the first resumes, since some wait for others. Those that have a place begin
+        // in its order, after the one that had begun.
+        for (running, _) in &back {
+            let Some(held) = &running.held else { continue };
+            self.places.not_before(held.place.number);
+            let state = running.state.lock();
+            if state.log.next > 1 && !matches!(state.end, End::Reported) {
+                self.places.resume(held.place, running.id);
+            }
+        }
+        back.sort_by_key(|(running, _)| running.held.as_ref().map(|held| held.place.number));
         for (running, queued) in back {
             self.resume(&running, queued, &outcomes);
         }
@@ -516,6 +559,8 @@ impl Coordinator {
                 trace_parent: start.trace_parent,
                 parent: start.parent.map(|(id, frame)| (Ulid(id), frame)),
                 answer: start.answer,
+                kept_call: start.kept_call,
+                place: start.place,
             })
             .map_err(|error| RecoverError::NotAdmitted(Box::new(error)))?;
         let mut queued = Vec::new();
@@ -563,6 +608,8 @@ impl Coordinator {
             // The failure was reported before the restart.
             if state.instance.status() == edgefaas_workflow::Status::Faulted {
                 state.end = End::Reported;
+                state.log.end = LoggedEnd::Written;
+                state.ended_unix_ms = self.kept_instance(id).map_or(0, |kept| kept.ended_unix_ms);
             }
             if state.log.next == 1 {
                 queued.insert(0, Queued::now(Event::Start));
@@ -611,8 +658,12 @@ impl Coordinator {
         if let Some(pending) = self.perform(running, rest, false) {
             self.spawn_call(running, pending);
         }
+        let has_place = running.held.is_some();
         for queued in queued {
-            self.deliver_in_order(running, queued);
+            match has_place && matches!(queued.event, Event::Start) {
+                true => self.begin_in_order(running.clone(), queued, None),
+                false => self.deliver_in_order(running, queued),
+            }
         }
         running.workflow.figures.started.fetch_sub(1, Relaxed);
         if matches!(running.state.lock().end, End::Reported) {

@@ -8,6 +8,7 @@ use edgefaas_state::store::Batch;
 use edgefaas_workflow::Event;
 
 use super::root_budget::Charge;
+use super::start_turn::StartTurn;
 
 /// An event in flight to an instance, with the effects that are committed with it.
 pub(crate) struct Queued {
@@ -17,6 +18,8 @@ pub(crate) struct Queued {
     pub(crate) inbox: Option<(u32, Option<Ticket>)>,
     /// The event's part of the root's budget, until its turn is committed.
     pub(crate) charge: Option<Charge>,
+    /// The turn of a start, see [`StartTurn`].
+    pub(crate) turn: Option<StartTurn>,
 }
 
 /// Effects of a function that ran as a step.
@@ -31,17 +34,17 @@ pub(crate) struct StepEffects {
 impl Queued {
     /// An event without effects.
     pub fn now(event: Event) -> Self {
-        Self { event, effects: None, inbox: None, charge: None }
+        Self { event, effects: None, inbox: None, charge: None, turn: None }
     }
 
     /// An event that was recovered from the inbox of the event log.
     pub fn from_inbox(event: Event, number: u32) -> Self {
-        Self { event, effects: None, inbox: Some((number, None)), charge: None }
+        Self { event, effects: None, inbox: Some((number, None)), charge: None, turn: None }
     }
 
     /// An event that is on the disk, or will be at `ticket`.
     pub fn recorded(event: Event, number: u32, ticket: Ticket) -> Self {
-        Self { event, effects: None, inbox: Some((number, Some(ticket))), charge: None }
+        Self { event, effects: None, inbox: Some((number, Some(ticket))), charge: None, turn: None }
     }
 }
 

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use edgefaas_broker::{Message, Origin, Publishing, QoS, RejectReason, Verdict, Version};
+use edgefaas_functions::durable::{Digest, KeyClaim, digest};
 use edgefaas_functions::registry::{Interest, LiveWorkflow, Routes, Waiter, has_rule};
 use edgefaas_isolates::LogLevel;
+use edgefaas_manifest::InstanceOrder;
 use edgefaas_platform::Taken;
 use edgefaas_workflow::event::{is_cloud_event, of_message};
 use edgefaas_workflow::instance::FrameId;
@@ -18,6 +20,7 @@ use super::event_queue::Queued;
 use super::inbox::NoRoomForEvent;
 use super::instance::{Running, Start};
 use super::outgoing_messages::CLOUD_EVENT;
+use super::place::Place;
 use super::root_budget::{Charge, NodeBudget};
 use super::run_state::INSTANCE_BYTES;
 use super::start_lanes::{Arrival, LaneRoom, StartEvent};
@@ -98,6 +101,7 @@ impl Coordinator {
                     _ => 0,
                 },
                 trace_parent: trace_parent(message),
+                topic: digest(&[topic.as_bytes()]),
             },
             deliveries: Vec::new(),
             starts: Vec::new(),
@@ -196,6 +200,7 @@ impl Coordinator {
             let mut start = Start::new(workflow, input, arrival.payload_bytes);
             start.depth = arrival.depth;
             start.trace_parent.clone_from(&arrival.trace_parent);
+            start.place = self.place_of(&start.workflow, &arrival.topic);
             self.start_by_message(publishing, start);
         }
         for (workflow, Interest { source, filter, .. }, room) in lanes {
@@ -228,7 +233,7 @@ impl Coordinator {
     fn start_by_message(self: &Arc<Self>, publishing: &mut Publishing<'_>, start: Start) {
         let workflow = start.workflow.clone();
         match self.enter_workflow(start) {
-            Ok(running) => self.begin_with(publishing, running),
+            Ok(running) => self.begin_with(publishing, running, None),
             Err(error) => {
                 workflow.figures.rejected.fetch_add(1, Relaxed);
                 self.figures.rejected.fetch_add(1, Relaxed);
@@ -242,21 +247,40 @@ impl Coordinator {
         }
     }
 
-    /// Begins an instance that is registered.
-    pub fn begin_with(self: &Arc<Self>, publishing: &mut Publishing<'_>, running: Arc<Running>) {
+    /// The place of a start among those of the same topic, if they run one after another.
+    pub(super) fn place_of(&self, workflow: &LiveWorkflow, topic: &Digest) -> Option<Place> {
+        match workflow.order {
+            InstanceOrder::Topic => Some(self.places.place(&workflow.name, topic)),
+            InstanceOrder::Start => None,
+        }
+    }
+
+    /// Begins an instance that is registered. `claim` is that of its key, if it has one.
+    pub fn begin_with(
+        self: &Arc<Self>,
+        publishing: &mut Publishing<'_>,
+        running: Arc<Running>,
+        claim: Option<KeyClaim>,
+    ) {
+        // The turn is taken here, in the order of the messages.
+        let topic = digest(&[publishing.message().topic().as_str().as_bytes()]);
+        let turn = running.held.is_none().then(|| self.turns.turn(&running.workflow.name, &topic));
         if !running.is_durable() || publishing.message().qos() == QoS::AtMostOnce {
-            return self.spawn_advance(running, Queued::now(Event::Start));
+            return self.begin_in_order(running, Queued::now(Event::Start), turn);
         }
         let entries = {
             let mut state = running.state.lock();
-            self.start_entries(&running, &mut state)
+            self.start_entries(&running, &mut state, claim.as_ref())
         };
         for (key, value) in entries {
             publishing.record(key, Some(value));
         }
         let coordinator = self.clone();
         publishing.on_recorded(move |ticket| {
-            coordinator.spawn_advance(running, Queued::recorded(Event::Start, 0, ticket))
+            if let Some(claim) = claim {
+                coordinator.durable.external_recorded(running.id, claim, ticket);
+            }
+            coordinator.begin_in_order(running, Queued::recorded(Event::Start, 0, ticket), turn)
         });
     }
 

@@ -11,6 +11,8 @@ use serde_json::Value;
 use ulid::Ulid;
 
 use super::inbox::Inbox;
+use super::kept_call::KeptCall;
+use super::place::{Held, Place};
 use super::root_budget::RootBudget;
 use super::run_state::RunState;
 
@@ -21,7 +23,8 @@ impl Running {
     }
 
     pub(crate) fn is_durable(&self) -> bool {
-        self.workflow.program.durable
+        // A call with a key, or one that does not wait, makes its instance durable, as it does with an invocation.
+        self.workflow.program.durable || self.kept_call.is_some()
     }
 }
 
@@ -35,6 +38,10 @@ pub struct Running {
     pub(crate) parent: Option<(Ulid, FrameId)>,
     /// The answer's MQTT topic, if a client waits for one.
     pub(crate) answer: Option<AnswerTo>,
+    /// The call, if its outcome is kept.
+    pub(crate) kept_call: Option<KeptCall>,
+    /// Its place, if it runs after others.
+    pub(crate) held: Option<Held>,
     pub(crate) input_bytes: usize,
     /// See [`Environment::memory_bytes`](edgefaas_workflow::Environment::memory_bytes).
     pub(crate) memory_bytes: u64,
@@ -80,6 +87,10 @@ pub struct Start {
     pub trace_parent: Option<String>,
     /// Destination of the answer.
     pub answer: Option<AnswerTo>,
+    /// The call, if its outcome is kept. The instance is then durable.
+    pub kept_call: Option<KeptCall>,
+    /// Its place, if it runs after others.
+    pub(crate) place: Option<Place>,
     /// The parent instance, and its task that waits for the end.
     pub(crate) parent: Option<(Ulid, FrameId)>,
     /// The budget of its root instance; `None` for a root.
@@ -105,6 +116,8 @@ impl Start {
             is_recovered: false,
             memory_bytes: None,
             answer: None,
+            kept_call: None,
+            place: None,
         }
     }
 }

@@ -6,7 +6,7 @@ use edgefaas_workflow::Status;
 use ulid::Ulid;
 
 use super::instance::Running;
-use super::run_state::WorkflowResult;
+use super::run_state::{RunState, WorkflowResult};
 
 /// Maximum number of remembered ended instances.
 const MAX_ENDED: usize = 256;
@@ -29,6 +29,10 @@ pub struct InstanceView {
     pub status: Status,
     /// Start time.
     pub started_unix_ms: u64,
+    /// Time of the end; 0 for an instance that has not ended.
+    pub ended_unix_ms: u64,
+    /// The idempotency key or REQUEST-ID of its call.
+    pub key: Option<String>,
     /// Running and waiting tasks: their path in the definition, and their number if several have the same path.
     pub tasks: Vec<String>,
     /// Number of tasks that it has begun.
@@ -73,7 +77,17 @@ impl Running {
         result: &WorkflowResult,
         mask: impl Fn(String) -> String,
     ) -> InstanceView {
-        let mut view = self.view(false);
+        self.ended_view_of(&self.state.lock(), result, mask)
+    }
+
+    /// See [`Self::ended_view`].
+    pub(crate) fn ended_view_of(
+        &self,
+        state: &RunState,
+        result: &WorkflowResult,
+        mask: impl Fn(String) -> String,
+    ) -> InstanceView {
+        let mut view = self.view_of(state, false);
         match result {
             Ok(output) => {
                 let text = output.to_string();
@@ -89,7 +103,10 @@ impl Running {
 
     /// Current view, with or without its data.
     pub(crate) fn view(&self, whole: bool) -> InstanceView {
-        let state = self.state.lock();
+        self.view_of(&self.state.lock(), whole)
+    }
+
+    fn view_of(&self, state: &RunState, whole: bool) -> InstanceView {
         let instance = &state.instance;
         let program = &self.workflow.program;
         let mut view = InstanceView {
@@ -98,9 +115,11 @@ impl Running {
             version: program.version.clone(),
             status: instance.status(),
             started_unix_ms: instance.started_unix_ms(),
+            ended_unix_ms: state.ended_unix_ms,
+            key: self.kept_call.as_ref().and_then(|call| call.key.clone()),
             tasks: task_lines(&instance.current(program)),
             steps: instance.steps(),
-            durable: program.durable,
+            durable: self.is_durable(),
             input: String::new(),
             context: String::new(),
             output: String::new(),

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use edgefaas_state::store::StoreError;
 use edgefaas_workflow::{Event, Status};
 use ulid::Ulid;
 
@@ -9,6 +10,7 @@ use super::coordinator::Coordinator;
 use super::event_queue::Queued;
 use super::instance::Running;
 use super::instance_view::InstanceView;
+use super::kept_call::listed_key;
 use super::run_state::End;
 
 /// An instance cannot be cancelled or retried.
@@ -27,34 +29,46 @@ pub enum ChangeError {
     },
 }
 
+/// The instances of a list.
+#[derive(Debug, Clone, Copy)]
+pub struct InstanceFilter<'a> {
+    /// Those of this workflow only.
+    pub workflow: Option<&'a str>,
+    /// Those whose call had this idempotency key or REQUEST-ID only.
+    pub key: Option<&'a str>,
+    /// Maximum number.
+    pub max: usize,
+}
+
 impl Coordinator {
-    /// At most `max` instances of a workflow, or of all workflows, newest first, and the number of instances that were left out.
-    pub fn list(&self, workflow: Option<&str>, max: usize) -> (Vec<InstanceView>, u64) {
-        let mut found: Vec<Arc<Running>> = self
+    /// Instances, and the number of instances that were left out: first those that have not ended or can be retried, the
+    /// newest first, then the ended ones that are kept, the last one first. Secrets are masked. Blocks.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn instances(&self, filter: InstanceFilter<'_>) -> Result<(Vec<InstanceView>, u64), StoreError> {
+        let InstanceFilter { workflow, key, max } = filter;
+        let key = key.map(listed_key);
+        let key_of = |running: &Running| running.kept_call.as_ref().and_then(|call| call.key.clone());
+        let mut open: Vec<Arc<Running>> = self
             .instances
             .lock()
             .values()
             .filter(|running| workflow.is_none_or(|name| *running.workflow.name == *name))
+            .filter(|running| key.is_none() || key_of(running).as_deref() == key)
             .cloned()
             .collect();
-        found.sort_by_key(|running| std::cmp::Reverse(running.id));
-        let more = found.len().saturating_sub(max) as u64;
-        (found.iter().take(max).map(|running| running.view(false)).collect(), more)
-    }
-}
-
-impl Coordinator {
-    /// See [`Coordinator::list`].
-    pub fn instances(&self, workflow: Option<&str>, max: usize) -> (Vec<InstanceView>, u64) {
-        let (mut found, more) = self.list(workflow, max);
-        for view in &mut found {
-            if let Some(running) = self.find(view.id) {
-                let secrets = &running.workflow.program.secrets;
-                view.error =
-                    self.secrets.mask(&running.workflow.app, secrets, std::mem::take(&mut view.error));
-            }
-        }
-        (found, more)
+        open.sort_by_key(|running| std::cmp::Reverse(running.id));
+        let more = open.len().saturating_sub(max) as u64;
+        let view = |running: &Arc<Running>| {
+            let mut view = running.view(false);
+            let secrets = &running.workflow.program.secrets;
+            view.error = self.secrets.mask(&running.workflow.app, secrets, std::mem::take(&mut view.error));
+            view
+        };
+        let mut found: Vec<_> = open.iter().take(max).map(view).collect();
+        let more = more + self.list_kept(workflow, key, max, &mut found)?;
+        Ok((found, more))
     }
 
     /// An instance with its data, secrets masked.
@@ -62,7 +76,10 @@ impl Coordinator {
         let running = self.find(id);
         let mut view = match &running {
             Some(running) => running.view(true),
-            None => self.ended.lock().find(id)?,
+            None => {
+                let ended = self.ended.lock().find(id);
+                ended.or_else(|| self.kept_instance(id))?
+            }
         };
         if let Some(running) = running {
             let secrets = &running.workflow.program.secrets;
@@ -81,7 +98,7 @@ impl Coordinator {
         let running = self.find(id).ok_or_else(|| ChangeError::Unknown(id.to_string()))?;
         let faulted = running.state.lock().instance.status() == Status::Faulted;
         if faulted {
-            self.drop_faulted(&running).await;
+            self.drop_faulted(&running, self.cancelled_end(id)).await;
         } else {
             self.advance(&running, Queued::now(Event::Cancel)).await;
         }

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use edgefaas_broker::Ticket;
 use edgefaas_workflow::instance::FrameId;
-use edgefaas_workflow::{Instance, WorkflowError};
+use edgefaas_workflow::{ErrorKind, Instance, WorkflowError};
 use serde_json::Value;
 use tokio::sync::{Notify, oneshot};
 use ulid::Ulid;
@@ -32,6 +32,8 @@ pub(crate) struct RunState {
     pub(crate) log: LogPosition,
     pub(crate) end: End,
     pub(crate) started: Instant,
+    /// The time of the end; 0 before.
+    pub(crate) ended_unix_ms: u64,
     /// The ticket of the last message that must be stored; for instances that are not durable.
     pub(crate) published: Option<Ticket>,
     pub(crate) spans: OpenSpans,
@@ -101,6 +103,17 @@ pub(crate) struct LogPosition {
     pub(crate) next: u32,
     /// Events up to here are in the snapshot.
     pub(crate) snapshot: u32,
+    pub(crate) end: LoggedEnd,
+}
+
+/// The record of an instance's end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum LoggedEnd {
+    /// The instance has not ended, or goes on after a failure.
+    #[default]
+    Open,
+    /// The end is in the store, or in the batch of the turn.
+    Written,
 }
 
 /// State of the report of the instance's end.
@@ -124,9 +137,17 @@ impl RunState {
             log: LogPosition::default(),
             end: End::Open { waiter: None },
             started: Instant::now(),
+            ended_unix_ms: 0,
             published: None,
             spans: OpenSpans::default(),
         }
+    }
+
+    /// The output or the error of an ended instance.
+    pub(crate) fn result(&self) -> WorkflowResult {
+        let cancelled =
+            || WorkflowError::new(ErrorKind::Runtime, "the instance was cancelled").with_status(499);
+        self.instance.result().cloned().unwrap_or_else(|| Err(cancelled()))
     }
 
     /// Charges the bytes of an instance; true if it may go on.

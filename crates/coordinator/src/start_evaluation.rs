@@ -122,11 +122,12 @@ impl Coordinator {
             let mut start = Start::new(workflow.clone(), input, arrival.payload_bytes);
             start.depth = arrival.depth;
             start.trace_parent.clone_from(&arrival.trace_parent);
+            start.place = self.place_of(&workflow, &arrival.topic);
             let Some(running) = self.enter_when_there_is_room(start, number.is_some()).await else {
                 continue;
             };
             if number.is_some() {
-                let entries = self.start_entries(&running, &mut running.state.lock());
+                let entries = self.start_entries(&running, &mut running.state.lock(), None);
                 let put = |(key, value): (_, Vec<u8>)| Change {
                     space: Space::Hook,
                     key,
@@ -146,7 +147,8 @@ impl Coordinator {
                 Some(ticket) => Queued::recorded(Event::Start, 0, ticket),
                 None => Queued::now(Event::Start),
             };
-            self.spawn_advance(running, queued);
+            let turn = self.turns.turn(&workflow.name, &arrival.topic);
+            self.begin_in_order(running, queued, Some(turn));
         }
     }
 

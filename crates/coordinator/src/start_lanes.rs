@@ -12,6 +12,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use edgefaas_functions::durable::Digest;
 use edgefaas_functions::registry::LiveWorkflow;
 use edgefaas_platform::{Budget, Taken};
 use edgefaas_workflow::instance::{ActiveFilter, start_filter};
@@ -73,6 +74,9 @@ pub(crate) struct Arrival {
     pub payload_bytes: usize,
     pub depth: u8,
     pub trace_parent: Option<String>,
+    /// Digest of its topic.
+    #[serde(default)]
+    pub topic: Digest,
 }
 
 impl Lanes {

@@ -72,6 +72,18 @@ pub struct Workflows {
     pub files: Vec<String>,
     /// Permissions beside the functions and workflows of the same app, by the name in the definition.
     pub permissions: BTreeMap<String, Permissions>,
+    /// The order of instances, by the name in the definition; `Start` for the others.
+    pub order: BTreeMap<String, InstanceOrder>,
+}
+
+/// The order of the instances that messages start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum InstanceOrder {
+    /// Those of one topic start in the order of the messages, and run at the same time.
+    #[default]
+    Start,
+    /// Those of one topic run one after another, in the order of the messages.
+    Topic,
 }
 
 /// One function of an app.

@@ -18,8 +18,8 @@ use super::object_class::{ObjectClass, ObjectDurability, Origin, Recovery};
 use super::permissions::{PermissionKind, Permissions};
 use super::reader::{Item, Table};
 use super::{
-    Function, HttpAuth, Limits, Manifest, Queue, QueueOrder, Retry, SourceKind, Trigger, WhenFull,
-    Workflows, source_kind,
+    Function, HttpAuth, InstanceOrder, Limits, Manifest, Queue, QueueOrder, Retry, SourceKind, Trigger,
+    WhenFull, Workflows, source_kind,
 };
 
 /// A larger text is refused.
@@ -599,8 +599,12 @@ fn workflows(item: &Item<'_>, problems: &mut Problems) -> Workflows {
         }
         let Some(name) = checked_name(entry.key, &entry.key_span, problems) else { continue };
         let context = format!("in [workflows.{}]", entry.key);
-        if let Some(table) = entry.table(&context, &["permissions"], problems) {
+        if let Some(table) = entry.table(&context, &["permissions", "order_by"], problems) {
             let granted = table.get("permissions").map(|item| permissions(&item, problems));
+            let order_by = table.get("order_by").and_then(|item| item.word(&["topic"], problems));
+            if order_by.is_some() {
+                workflows.order.insert(name.clone(), InstanceOrder::Topic);
+            }
             workflows.permissions.insert(name, granted.unwrap_or_default());
         }
     }

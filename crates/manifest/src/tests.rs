@@ -322,6 +322,12 @@ fn workflows_are_files_and_permissions() {
     assert_eq!(table.workflows.files, ["a.yaml"]);
     assert!(table.workflows.permissions["w"].allows_publish("a/b"));
     assert!(!table.workflows.permissions["w"].allows_call("f"));
+    assert!(table.workflows.order.is_empty());
+    let text = "app = \"a\"\n[workflows]\nfiles = [\"a.yaml\"]\n[workflows.w]\norder_by = \"topic\"";
+    let ordered = Manifest::parse(text, "m").unwrap().workflows;
+    assert_eq!(ordered.order["w"], InstanceOrder::Topic);
+    let refused = Manifest::parse(&text.replace("topic", "key"), "m").unwrap_err().to_string();
+    assert!(refused.contains("order_by") || refused.contains("topic"), "{refused}");
     for (text, expected) in [
         (
             "app = \"a\"\nworkflows = [\"../a.yaml\"]",

@@ -179,6 +179,13 @@ pub struct WorkflowsSection {
     pub descendants: usize,
     /// Memory of a root instance with its descendants; by default half of `memory`, at most 64 MiB.
     pub root_memory: Option<ByteSize>,
+    /// Maximum age of the records of ended durable instances that had no key. Those with one are outcomes of `[invocations]`.
+    #[serde(with = "humantime_serde")]
+    pub keep: Duration,
+    /// Maximum number of these records; 0 keeps none.
+    pub max_kept: u64,
+    /// Maximum size of them, in bytes.
+    pub max_kept_size: ByteSize,
 }
 
 impl Default for WorkflowsSection {
@@ -190,6 +197,9 @@ impl Default for WorkflowsSection {
             memory: None,
             descendants: limits.root.descendants,
             root_memory: None,
+            keep: Duration::from_secs(3600),
+            max_kept: 10_000,
+            max_kept_size: ByteSize::mib(16),
         }
     }
 }

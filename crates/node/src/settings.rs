@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use edgefaas_broker::{BrokerConfig, WhenQueueFull};
-use edgefaas_functions::durable::KeepLimits;
+use edgefaas_functions::durable::{KeepLimits, Retention};
 use edgefaas_functions::logs::RingLimits;
 use edgefaas_functions::registry::FunctionMemoryLimits;
 use edgefaas_functions::trace::TraceLimits;
@@ -114,6 +114,11 @@ pub(crate) fn keep_limits(config: &NodeConfig, plan: &MemoryPlan) -> KeepLimits 
         count: config.invocations.max_kept,
         bytes: config.invocations.max_kept_size.as_u64(),
         memory_bytes: plan.durable_bytes as usize,
+        listed: Retention {
+            time: config.workflows.keep,
+            count: config.workflows.max_kept,
+            bytes: config.workflows.max_kept_size.as_u64(),
+        },
     }
 }
 

@@ -10,12 +10,12 @@ use edgefaas_broker::topic::TopicName;
 use edgefaas_broker::{
     Client, Message, Origin, PublishHook, Publishing, QoS, RejectReason, Verdict, Version,
 };
-use edgefaas_coordinator::{Coordinator, Start, declared_input_of, trace_parent};
+use edgefaas_coordinator::{Coordinator, KeptCall, Start, declared_input_of, trace_parent};
 use edgefaas_functions::answer::Answer;
 use edgefaas_functions::dead_letter;
 use edgefaas_functions::drain::Drain;
 use edgefaas_functions::durable::{
-    Acceptance, AnswerTo, Claim, Digest, Durable, DurableQueue, Keep, Lookup, NoRoom, digest,
+    Acceptance, AnswerTo, Claim, Digest, Durable, DurableQueue, Keep, KeyClaim, Lookup, NoRoom, digest,
 };
 use edgefaas_functions::invocation::{Invocation, InvocationError, Outcome, Principal};
 use edgefaas_functions::invoker::{Admitted, Invoker};
@@ -58,6 +58,17 @@ pub struct TriggerHook {
     repeated: Arc<Mutex<HashSet<Repeated>>>,
 }
 
+/// A call with a REQUEST-ID, of a function or a workflow.
+struct Request<'a> {
+    name: &'a Arc<str>,
+    request_id: &'a str,
+    /// Digest of name, caller and REQUEST-ID.
+    key: Digest,
+    /// The id of the new invocation.
+    id: Ulid,
+    answer: &'a Option<Answer>,
+}
+
 /// Id of the first invocation, and digest of the answer's topic and correlation data.
 type Repeated = (Ulid, Digest);
 
@@ -91,7 +102,7 @@ impl TriggerHook {
         let answer = answer_to(answer_topic(&call, message), origin, message);
         let started = match call.kind {
             CallKind::Function => self.call_function(targets, publishing, &call, &answer),
-            CallKind::Workflow => call_workflow(targets, publishing, &call, &answer),
+            CallKind::Workflow => self.call_workflow(targets, publishing, &call, &answer),
         };
         started.unwrap_or_else(|error| refuse_call(targets, origin, message, answer.as_ref(), &error))
     }
@@ -135,27 +146,10 @@ impl TriggerHook {
             let caller = caller_digest(origin);
             let key = digest(&[b"mqtt", function.name.as_bytes(), &caller, request_id.as_bytes()]);
             let id = Ulid::from_string(&invocation.id).unwrap_or_default();
-            match targets.durable.claim(key, digest(&[&invocation.event.body]), id) {
-                Ok(Claim::New(claim)) => durable.claim = Some(claim),
-                Ok(Claim::Known(id)) => {
-                    self.acknowledge_with_first(targets, publishing, id);
-                    return match answer {
-                        Some(answer) => self.answer_repeated_call(targets, function, id, answer),
-                        None => Verdict::Consume,
-                    };
-                }
-                Ok(Claim::Conflict) => {
-                    let detail = format!("REQUEST-ID `{request_id}` was used with another payload before");
-                    let problem = Problem::new(422, "Request id used before", detail);
-                    if let Some(answer) = &answer {
-                        publish_answer(targets, &Arc::from(NODE), answer, Err(problem));
-                    }
-                    return Verdict::Consume;
-                }
-                Err(error) => {
-                    tracing::error!(%error, "a call is refused: the store cannot be read");
-                    return Verdict::Reject(RejectReason::Unspecified);
-                }
+            let name = &function.name;
+            match self.claim(targets, publishing, Request { name, request_id, key, id, answer: &answer }) {
+                Ok(claim) => durable.claim = Some(claim),
+                Err(verdict) => return verdict,
             }
             durable.keep = Some(Keep { key: Some(key), auth: None });
         }
@@ -187,6 +181,80 @@ impl TriggerHook {
         }
     }
 
+    /// Starts a workflow by its call topic.
+    fn call_workflow(
+        &self,
+        targets: &Arc<Targets>,
+        publishing: &mut Publishing<'_>,
+        call: &Call<'_>,
+        answer: &Option<Answer>,
+    ) -> Result<Verdict, InvocationError> {
+        let (origin, message) = (publishing.origin(), publishing.message());
+        let routes = targets.registry.routes();
+        let Some(workflow) = routes.workflow(call.function) else {
+            let near = routes.near_workflows(call.function);
+            return Err(InvocationError::UnknownFunction { name: call.function.to_owned(), near });
+        };
+        let content_type = message.properties().and_then(|properties| properties.content_type.as_deref());
+        let input = declared_input_of(message.payload(), content_type).map_err(|error| {
+            InvocationError::Workflow { workflow: call.function.to_owned(), error: Box::new(error) }
+        })?;
+        let mut start = Start::new(workflow.clone(), input, message.payload().len());
+        start.depth = depth_of(origin);
+        start.trace_parent = trace_parent(message);
+        start.answer = answer.as_ref().map(answer_record);
+        let mut claim = None;
+        if let Some(request_id) = call.request_id.filter(|_| message.qos() > QoS::AtMostOnce) {
+            let (name, caller) = (&workflow.name, caller_digest(origin));
+            let key = digest(&[b"mqtt workflow", name.as_bytes(), &caller, request_id.as_bytes()]);
+            let request = Request { name, request_id, key, id: start.id, answer };
+            match self.claim(targets, publishing, request) {
+                Ok(new) => claim = Some(new),
+                Err(verdict) => return Ok(verdict),
+            }
+            let keep = Keep { key: Some(key), auth: None };
+            start.kept_call = Some(KeptCall::new(keep, Some(request_id)));
+        }
+        let running = targets.coordinator.enter_workflow(start)?;
+        targets.coordinator.begin_with(publishing, running, claim);
+        Ok(Verdict::Consume)
+    }
+
+    /// Claims the REQUEST-ID of a call.
+    ///
+    /// # Errors
+    /// The verdict on a call that starts nothing: an earlier call had the same REQUEST-ID, or the store cannot be read.
+    fn claim(
+        &self,
+        targets: &Arc<Targets>,
+        publishing: &mut Publishing<'_>,
+        request: Request<'_>,
+    ) -> Result<KeyClaim, Verdict> {
+        let Request { name, request_id, key, id, answer } = request;
+        match targets.durable.claim(key, digest(&[publishing.message().payload()]), id) {
+            Ok(Claim::New(claim)) => Ok(claim),
+            Ok(Claim::Known(id)) => {
+                self.acknowledge_with_first(targets, publishing, id);
+                Err(match answer {
+                    Some(answer) => self.answer_repeated_call(targets, name, id, answer.clone()),
+                    None => Verdict::Consume,
+                })
+            }
+            Ok(Claim::Conflict) => {
+                let detail = format!("REQUEST-ID `{request_id}` was used with another payload before");
+                let problem = Problem::new(422, "Request id used before", detail);
+                if let Some(answer) = answer {
+                    publish_answer(targets, &Arc::from(NODE), answer, Err(problem));
+                }
+                Err(Verdict::Consume)
+            }
+            Err(error) => {
+                tracing::error!(%error, "a call is refused: the store cannot be read");
+                Err(Verdict::Reject(RejectReason::Unspecified))
+            }
+        }
+    }
+
     /// Delays the acknowledgement of a repeated call until the first call is stored.
     fn acknowledge_with_first(&self, targets: &Arc<Targets>, publishing: &mut Publishing<'_>, id: Ulid) {
         let is_stored = move |durable: &DurableQueue| !matches!(durable.lookup(id), Ok(Lookup::Unknown));
@@ -204,7 +272,7 @@ impl TriggerHook {
     fn answer_repeated_call(
         &self,
         targets: &Arc<Targets>,
-        function: &Arc<LiveFunction>,
+        name: &Arc<str>,
         id: Ulid,
         answer: Answer,
     ) -> Verdict {
@@ -217,14 +285,14 @@ impl TriggerHook {
             let detail = format!("{MAX_REPEATED} repeated calls already wait for their answers");
             let problem = Problem::new(429, "Too many repeated calls", detail);
             drop(repeated);
-            publish_answer(targets, &function.name, &answer, Err(problem));
+            publish_answer(targets, name, &answer, Err(problem));
             return Verdict::Reject(RejectReason::QuotaExceeded);
         }
         if !repeated.insert((id, to)) {
             return Verdict::Consume;
         }
         drop(repeated);
-        let (targets, source, repeated) = (targets.clone(), function.name.clone(), self.repeated.clone());
+        let (targets, source, repeated) = (targets.clone(), name.clone(), self.repeated.clone());
         self.workers.spawn(async move {
             let result = first_result(&targets, id, &answer).await;
             repeated.lock().remove(&(id, to));
@@ -354,32 +422,6 @@ impl TriggerHook {
             }
         });
     }
-}
-
-/// Starts a workflow by its call topic.
-fn call_workflow(
-    targets: &Arc<Targets>,
-    publishing: &mut Publishing<'_>,
-    call: &Call<'_>,
-    answer: &Option<Answer>,
-) -> Result<Verdict, InvocationError> {
-    let (origin, message) = (publishing.origin(), publishing.message());
-    let routes = targets.registry.routes();
-    let Some(workflow) = routes.workflow(call.function) else {
-        let near = routes.near_workflows(call.function);
-        return Err(InvocationError::UnknownFunction { name: call.function.to_owned(), near });
-    };
-    let content_type = message.properties().and_then(|properties| properties.content_type.as_deref());
-    let input = declared_input_of(message.payload(), content_type).map_err(|error| {
-        InvocationError::Workflow { workflow: call.function.to_owned(), error: Box::new(error) }
-    })?;
-    let mut start = Start::new(workflow.clone(), input, message.payload().len());
-    start.depth = depth_of(origin);
-    start.trace_parent = trace_parent(message);
-    start.answer = answer.as_ref().map(answer_record);
-    let running = targets.coordinator.enter_workflow(start)?;
-    targets.coordinator.begin_with(publishing, running);
-    Ok(Verdict::Consume)
 }
 
 /// Topic of the answer to a call: the response topic if the call may use it (an open topic or a result topic of the call), else

@@ -71,7 +71,7 @@ fn deploy(home: &Path, node: &Running) {
 }
 
 /// Status and the whole answer, if there is one: the node may be gone any moment.
-fn request(http: &str, method: &str, path: &str, headers: &str, body: &str) -> Option<(u16, String)> {
+pub fn request(http: &str, method: &str, path: &str, headers: &str, body: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(http).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
     let length = body.len();
@@ -86,12 +86,12 @@ fn request(http: &str, method: &str, path: &str, headers: &str, body: &str) -> O
     answer.contains("\r\n\r\n").then_some((status, answer))
 }
 
-fn location(answer: &str) -> String {
+pub fn location(answer: &str) -> String {
     let line = answer.lines().find_map(|line| line.strip_prefix("location: "));
     line.expect("202 says where").to_owned()
 }
 
-fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let until = Instant::now() + PATIENCE;
     while !done() {
         assert!(Instant::now() < until, "{what}");
@@ -114,7 +114,7 @@ fn settled(node: &Running, names: &[String]) -> (u64, u64, Vec<String>) {
 }
 
 /// A number of milliseconds that differs from round to round.
-fn moment(round: u64) -> Duration {
+pub fn moment(round: u64) -> Duration {
     Duration::from_millis(5 + (round * 7919) % 120)
 }
 

@@ -46,4 +46,5 @@ mod streaming;
 mod support;
 mod two_zones;
 mod websocket;
+mod workflow_calls;
 mod workflows;

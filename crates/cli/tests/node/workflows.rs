@@ -80,9 +80,11 @@ fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| panic!("no JSON: {text}"))
 }
 
+/// The instances that have not ended, or failed.
 fn instances(node: &Running) -> Vec<Value> {
     let list = parsed(&node.ok(&["workflow", "list", "-o", "json"]));
-    list["instances"].as_array().unwrap().clone()
+    let is_open = |one: &&Value| !["completed", "cancelled"].contains(&one["status"].as_str().unwrap());
+    list["instances"].as_array().unwrap().iter().filter(is_open).cloned().collect()
 }
 
 /// Waits until the instances are as they should be.

@@ -14,7 +14,7 @@ use crate::output;
 
 pub async fn run(args: &Workflow, global: &Global) -> anyhow::Result<()> {
     match args {
-        Workflow::List { name, limit } => list(name.as_deref(), *limit, global).await,
+        Workflow::List { name, key, limit } => list(name.as_deref(), key.as_deref(), *limit, global).await,
         Workflow::Show { id } => show(id, global).await,
         Workflow::Cancel { id } => change(id, Change::Cancel, "is cancelled", global).await,
         Workflow::Retry { id } => change(id, Change::Retry, "goes on", global).await,
@@ -22,9 +22,13 @@ pub async fn run(args: &Workflow, global: &Global) -> anyhow::Result<()> {
     }
 }
 
-async fn list(name: Option<&str>, limit: u32, global: &Global) -> anyhow::Result<()> {
+async fn list(name: Option<&str>, key: Option<&str>, limit: u32, global: &Global) -> anyhow::Result<()> {
     let mut client = connection::connect(global).await?;
-    let request = proto::ListInstancesRequest { workflow: name.unwrap_or_default().to_owned(), limit };
+    let request = proto::ListInstancesRequest {
+        workflow: name.unwrap_or_default().to_owned(),
+        limit,
+        key: key.unwrap_or_default().to_owned(),
+    };
     let response = client.list_instances(request).await.map_err(|status| connection::failure(&status))?;
     let proto::ListInstancesResponse { instances, more } = response.into_inner();
     if global.output == Format::Json {
@@ -32,7 +36,10 @@ async fn list(name: Option<&str>, limit: u32, global: &Global) -> anyhow::Result
         return output::json(&json!({ "instances": instances, "more": more }));
     }
     if instances.is_empty() {
-        eprintln!("no instance runs, waits or can be retried");
+        match key {
+            Some(key) => eprintln!("no instance has the key `{key}`, or it is no longer kept"),
+            None => eprintln!("no instance runs, waits or can be retried, and no ended one is kept"),
+        }
         return Ok(());
     }
     let row = |instance: &proto::Instance| {
@@ -41,12 +48,14 @@ async fn list(name: Option<&str>, limit: u32, global: &Global) -> anyhow::Result
             instance.workflow.clone(),
             instance.status.clone(),
             output::since(instance.started_unix_ms),
+            ended(instance),
+            instance.key.clone(),
             instance.steps.to_string(),
             output::cell(&instance.tasks),
         ]
     };
     output::table(
-        &["INSTANCE", "WORKFLOW", "STATUS", "STARTED", "STEPS", "AT"],
+        &["INSTANCE", "WORKFLOW", "STATUS", "STARTED", "ENDED", "KEY", "STEPS", "AT"],
         instances.iter().map(row).collect(),
     )?;
     if more > 0 {
@@ -71,6 +80,8 @@ async fn show(id: &str, global: &Global) -> anyhow::Result<()> {
     };
     line("status", &instance.status);
     line("started", &output::since(instance.started_unix_ms));
+    line("ended", &ended(&instance));
+    line("key", &instance.key);
     line("steps", &instance.steps.to_string());
     line("at", &instance.tasks.join("\n"));
     line("input", &instance.input);
@@ -78,6 +89,14 @@ async fn show(id: &str, global: &Global) -> anyhow::Result<()> {
     line("output", &instance.output);
     line("error", &instance.error);
     output::text(&lines)
+}
+
+/// The time since the end, or nothing.
+fn ended(instance: &proto::Instance) -> String {
+    match instance.ended_unix_ms {
+        0 => String::new(),
+        ended => output::since(ended),
+    }
 }
 
 async fn change(id: &str, change: Change, what: &str, global: &Global) -> anyhow::Result<()> {
@@ -126,6 +145,8 @@ fn as_json(instance: &proto::Instance) -> Value {
         "version": instance.version,
         "status": instance.status,
         "started_unix_ms": instance.started_unix_ms,
+        "ended_unix_ms": (instance.ended_unix_ms > 0).then_some(instance.ended_unix_ms),
+        "key": (!instance.key.is_empty()).then_some(&instance.key),
         "tasks": instance.tasks,
         "steps": instance.steps,
         "durable": instance.durable,

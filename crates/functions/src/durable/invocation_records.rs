@@ -4,8 +4,11 @@
 //! p FUNCTION 0 SEQUENCE   Pending: an invocation that was accepted and has not ended
 //! i ID                    Known: the state of an invocation whose outcome is kept
 //! k HASH                  Reserved: the invocation of an idempotency key
-//! e FINISHED ID           Expiry: an outcome, in the order in which outcomes expire
+//! e FINISHED ID [NAME]    Expiry: an outcome, in the order in which outcomes expire
+//! h FINISHED ID NAME      Expiry of a record that is kept for lists only
 //! ```
+//!
+//! An expiry with NAME is that of an external invocation: the name of what ran.
 //!
 //! SEQUENCE and FINISHED (milliseconds since the Unix epoch) have 8 bytes, ID and HASH 16, big-endian, so that keys sort
 //! like numbers. [`records`](crate::records) encodes the records.
@@ -18,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use ulid::Ulid;
 
 use crate::invocation::{Principal, Timing};
-use crate::problem::Problem;
+use crate::problem::{Fault, Problem};
 use crate::publisher::ClientRecord;
 use crate::records::prefixed;
 
@@ -26,6 +29,7 @@ pub const PENDING: u8 = b'p';
 pub const KNOWN: u8 = b'i';
 pub const RESERVED: u8 = b'k';
 pub const EXPIRY: u8 = b'e';
+pub const LISTED_EXPIRY: u8 = b'h';
 
 /// Digest of an idempotency key, or of the request that it was used with.
 pub type Digest = [u8; 16];
@@ -96,6 +100,8 @@ pub enum KnownState {
     Done(StoredOutcome),
     /// The outcome, and the name of the node that ran the last attempt.
     DoneOn(StoredOutcome, String),
+    /// An invocation that another part of the node runs.
+    External(Box<External>),
 }
 
 /// The outcome of an invocation.
@@ -107,6 +113,9 @@ pub struct StoredOutcome {
     pub attempts: u32,
     /// Times of the last attempt in microseconds: queue, start, execution.
     timing_us: [u64; 3],
+    /// Of the error of a workflow. [`External`] stores it.
+    #[serde(skip)]
+    fault: Option<Fault>,
 }
 
 /// The outcome of an invocation, and the node that ran its last attempt.
@@ -136,6 +145,41 @@ pub struct StoredProblem {
     near: Vec<String>,
 }
 
+/// The record of an external invocation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct External {
+    /// Its idempotency key.
+    pub key: Option<Digest>,
+    /// The destination of its answer.
+    pub answer: Option<AnswerTo>,
+    /// What a list shows of it, in the format of its runner.
+    pub details: Vec<u8>,
+    /// Open, or ended.
+    pub state: ExternalState,
+}
+
+/// The state of an external invocation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum ExternalState {
+    /// It has not ended.
+    Open,
+    /// It has ended.
+    Ended {
+        /// In milliseconds since the Unix epoch.
+        finished_unix_ms: u64,
+        /// The outcome; `None` if the record is kept for lists only.
+        outcome: Option<Box<ExternalOutcome>>,
+    },
+}
+
+/// The outcome of an external invocation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ExternalOutcome {
+    outcome: StoredOutcome,
+    /// Type and task of the error of a workflow.
+    fault: Option<(String, Option<String>)>,
+}
+
 /// The use of an idempotency key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reserved {
@@ -154,25 +198,45 @@ pub struct Expiry {
     pub key: Option<Digest>,
 }
 
+impl ExternalOutcome {
+    /// The stored form of an outcome.
+    pub fn new(mut outcome: StoredOutcome) -> Self {
+        let fault = outcome.fault.take().map(|fault| (fault.kind, fault.instance));
+        Self { outcome, fault }
+    }
+
+    /// The outcome.
+    pub fn restored(self) -> StoredOutcome {
+        let mut outcome = self.outcome;
+        outcome.fault = self.fault.map(|(kind, instance)| Fault { kind, instance });
+        outcome
+    }
+}
+
 impl StoredOutcome {
     /// The stored form of an outcome.
     pub fn new(result: Result<Reply, Problem>, attempts: u32, timing: Timing) -> Self {
         let us = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        let result = result.map_err(|problem| StoredProblem {
-            title: problem.title.into_owned(),
-            status: problem.status,
-            detail: problem.detail,
-            near: problem.near,
+        let mut fault = None;
+        let result = result.map_err(|problem| {
+            fault = problem.fault.map(|fault| *fault);
+            StoredProblem {
+                title: problem.title.into_owned(),
+                status: problem.status,
+                detail: problem.detail,
+                near: problem.near,
+            }
         });
         let timing_us = [us(timing.queue), us(timing.start), us(timing.execution)];
-        Self { result, attempts, timing_us }
+        Self { result, attempts, timing_us, fault }
     }
 
     /// The reply or the problem, and the times of the last attempt.
     pub fn into_result(self, id: Ulid) -> (Result<Reply, Problem>, Timing) {
         let [queue, start, execution] = self.timing_us.map(Duration::from_micros);
+        let fault = self.fault.map(Box::new);
         let result = self.result.map_err(|stored| Problem {
-            fault: None,
+            fault,
             title: stored.title.into(),
             status: stored.status,
             detail: stored.detail,
@@ -217,10 +281,39 @@ pub fn expiry_key(finished_unix_ms: u64, id: Ulid) -> Vec<u8> {
     key
 }
 
-/// The time and the id in the key of an [`Expiry`] record.
-pub fn parse_expiry_key(key: &[u8]) -> Option<(u64, Ulid)> {
-    let (finished, id) = key.strip_prefix(&[EXPIRY])?.split_first_chunk::<8>()?;
-    Some((u64::from_be_bytes(*finished), Ulid(u128::from_be_bytes(id.try_into().ok()?))))
+/// The key of an [`Expiry`] record of an external invocation. `kind` is [`EXPIRY`] or [`LISTED_EXPIRY`].
+pub fn external_expiry_key(kind: u8, finished_unix_ms: u64, id: Ulid, name: &str) -> Vec<u8> {
+    let mut key = expiry_key(finished_unix_ms, id);
+    key[0] = kind;
+    key.extend_from_slice(name.as_bytes());
+    key
+}
+
+/// The parts of the key of an [`Expiry`] record.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ExpiryKey<'a> {
+    /// In milliseconds since the Unix epoch.
+    pub finished_unix_ms: u64,
+    /// The invocation.
+    pub id: Ulid,
+    /// What ran, of an external invocation.
+    pub external: Option<&'a str>,
+}
+
+/// The parts of the key of an [`Expiry`] record, of either kind.
+pub fn parse_expiry_key(key: &[u8]) -> Option<ExpiryKey<'_>> {
+    let (kind, rest) = key.split_first()?;
+    if ![EXPIRY, LISTED_EXPIRY].contains(kind) {
+        return None;
+    }
+    let (finished, rest) = rest.split_first_chunk::<8>()?;
+    let (id, name) = rest.split_first_chunk::<16>()?;
+    let name = std::str::from_utf8(name).ok()?;
+    Some(ExpiryKey {
+        finished_unix_ms: u64::from_be_bytes(*finished),
+        id: Ulid(u128::from_be_bytes(*id)),
+        external: (!name.is_empty()).then_some(name),
+    })
 }
 
 #[cfg(test)]

@@ -8,14 +8,17 @@
 //! ```
 //!
 //! [`invocation_records`] has the on-disk format, [`function_queue`] the order in which invocations run, [`runner`] the
-//! attempts, and [`claims`] the idempotency keys. This module accepts invocations and keeps their outcomes. Memory holds a few
+//! attempts, [`claims`] the idempotency keys, [`kept`] the retention of outcomes, and [`external`] invocations that run
+//! elsewhere in the node. This module accepts invocations and keeps their outcomes. Memory holds a few
 //! words for each pending invocation; its event is cached if it fits, and otherwise read from the disk when it runs. If a
 //! crash interrupts an attempt, the invocation runs again after the next start. The interrupted attempt has committed
 //! nothing, so its effects are applied once.
 
 mod claims;
+mod external;
 mod function_queue;
 mod invocation_records;
+mod kept;
 mod runner;
 
 use std::collections::HashMap;
@@ -27,9 +30,10 @@ use claims::{Claims, Progress, Settled};
 use edgefaas_broker::{Broker, Ticket};
 use edgefaas_manifest::{QueueOrder, WhenFull};
 use edgefaas_platform::Clock;
-use edgefaas_state::store::{Batch, CommitError, Store, StoreError};
+use edgefaas_state::store::{CommitError, Store, StoreError};
 use function_queue::FunctionQueue;
-use invocation_records::{Expiry, Known, Pending, Reserved};
+use invocation_records::{Known, Pending, Reserved};
+use kept::Kept;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use ulid::Ulid;
@@ -38,11 +42,15 @@ use crate::drain::Drain;
 use crate::invoker::Invoker;
 use crate::logs::Logs;
 use crate::publisher::Publisher;
-use crate::records::{self, PAGE_ENTRIES, Records};
+use crate::records::{self, Records};
 use crate::registry::{LiveFunction, Registry};
 use crate::workers::Workers;
 pub use claims::KeyClaim;
-pub use invocation_records::{AnswerTo, Digest, Ended, Keep, KnownState, StoredOutcome};
+pub use external::{EndedKey, ExternalCall, ExternalEnd, ExternalKept};
+pub use invocation_records::{
+    AnswerTo, Digest, Ended, External, ExternalState, Keep, KnownState, StoredOutcome,
+};
+pub use kept::Retention;
 pub use runner::{Accepted, Durable};
 
 /// Limits of kept outcomes and cached invocations.
@@ -56,6 +64,8 @@ pub struct KeepLimits {
     pub bytes: u64,
     /// Maximum size of cached pending invocations, in bytes. Others are read from the disk when they run.
     pub memory_bytes: usize,
+    /// Records of ended invocations for lists only.
+    pub listed: Retention,
 }
 
 /// The figures of durable invocations.
@@ -171,8 +181,9 @@ pub struct DurableQueue {
     waiters: Mutex<HashMap<Ulid, Vec<oneshot::Sender<()>>>>,
     /// Wakes [`DurableQueue::run`] before its timer.
     wake: Notify,
-    kept: AtomicU64,
-    kept_bytes: AtomicU64,
+    outcomes: Kept,
+    /// Records of ended invocations for lists only.
+    listed: Kept,
     /// Outcomes of invocations with ids up to this time may have been removed because of [`KeepLimits`].
     removed_unix_ms: AtomicU64,
     retried: AtomicU64,
@@ -229,8 +240,8 @@ impl DurableQueue {
             claims: Arc::default(),
             waiters: Mutex::default(),
             wake: Notify::new(),
-            kept: AtomicU64::new(0),
-            kept_bytes: AtomicU64::new(0),
+            outcomes: Kept::new(invocation_records::EXPIRY, limits.outcomes()),
+            listed: Kept::new(invocation_records::LISTED_EXPIRY, limits.listed),
             removed_unix_ms: AtomicU64::new(0),
             retried: AtomicU64::new(0),
             dead_lettered: AtomicU64::new(0),
@@ -267,15 +278,8 @@ impl DurableQueue {
             }
         })?;
         *self.queues.lock() = queues;
-        self.records.for_each(invocation_records::EXPIRY, |key, value| {
-            match records::decode::<Expiry>(value) {
-                Ok(expiry) => {
-                    self.kept.fetch_add(1, Ordering::Relaxed);
-                    self.kept_bytes.fetch_add(expiry.bytes.into(), Ordering::Relaxed);
-                }
-                Err(damage) => records::warn_damaged("the expiry of an outcome", key, damage),
-            }
-        })?;
+        self.outcomes.load(&self.records)?;
+        self.listed.load(&self.records)?;
         self.sequence.store(last + 1, Ordering::Relaxed);
         self.first_sequence.store(last + 1, Ordering::Relaxed);
         Ok(())
@@ -407,6 +411,15 @@ impl DurableQueue {
                 let ended = Ended { outcome, node: Some(node) };
                 Lookup::Done(OutcomeAccess { function, auth }, Box::new(ended))
             }
+            KnownState::External(external) => match external.state {
+                ExternalState::Open => Lookup::Pending(OutcomeAccess { function, auth }),
+                ExternalState::Ended { outcome: Some(outcome), .. } => {
+                    let ended = Ended { outcome: outcome.restored(), node: None };
+                    Lookup::Done(OutcomeAccess { function, auth }, Box::new(ended))
+                }
+                // It is kept for lists.
+                ExternalState::Ended { outcome: None, .. } => Lookup::Unknown,
+            },
             KnownState::Pending(sequence) => {
                 // An invocation of this incarnation may not be in its queue yet, or a failed store kept it from ending.
                 let pending = sequence >= self.first_sequence.load(Ordering::Relaxed)
@@ -419,7 +432,11 @@ impl DurableQueue {
     /// The destination of the answer of a pending invocation; `None` if it is not on the disk or has no answer.
     pub fn answer_to(&self, id: Ulid) -> Option<AnswerTo> {
         let known: Known = self.records.get("an outcome", &invocation_records::known_key(id)).ok()??;
-        let KnownState::Pending(sequence) = known.state else { return None };
+        let sequence = match known.state {
+            KnownState::Pending(sequence) => sequence,
+            KnownState::External(external) => return external.answer,
+            KnownState::Done(_) | KnownState::DoneOn(..) => return None,
+        };
         let key = invocation_records::pending_key(&known.function, sequence);
         let pending: Pending = self.records.get("a pending invocation", &key).ok()??;
         pending.answer
@@ -495,84 +512,6 @@ impl DurableQueue {
         }
     }
 
-    /// Adds the outcome of an ended invocation to `batch`. Returns its size in bytes.
-    fn keep(&self, batch: &mut Batch, function: &str, pending: &Pending, ended: Ended) -> u64 {
-        let id = Ulid(pending.id);
-        let keep = pending.keep.unwrap_or_default();
-        let known = Known { function: function.to_owned(), auth: keep.auth, state: ended.into() };
-        let known = records::encode(&known);
-        let bytes = known.len() as u64;
-        let expiry = Expiry { bytes: u32::try_from(bytes).unwrap_or(u32::MAX), key: keep.key };
-        self.records.put(batch, invocation_records::known_key(id), known);
-        self.records.put(
-            batch,
-            invocation_records::expiry_key(self.clock.now_unix_ms(), id),
-            records::encode(&expiry),
-        );
-        bytes
-    }
-
-    fn kept(&self, bytes: u64) {
-        self.kept.fetch_add(1, Ordering::Relaxed);
-        self.kept_bytes.fetch_add(bytes, Ordering::Relaxed);
-        if self.is_over_limits() {
-            self.wake.notify_one();
-        }
-    }
-
-    fn is_over_limits(&self) -> bool {
-        self.kept.load(Ordering::Relaxed) > self.limits.count
-            || self.kept_bytes.load(Ordering::Relaxed) > self.limits.bytes
-    }
-
-    /// Removes expired outcomes, the oldest ones over the limits, and closed waiters.
-    async fn remove_expired(&self) -> Result<(), CommitError> {
-        self.waiters.lock().retain(|_, waiting| {
-            waiting.retain(|waiter| !waiter.is_closed());
-            !waiting.is_empty()
-        });
-        loop {
-            let page = self.records.page(&[invocation_records::EXPIRY], invocation_records::EXPIRY);
-            let page = page.map_err(|error| CommitError::Failed((&error).into()))?;
-            let kept_since = self.clock.now_unix_ms().saturating_sub(self.limits.time.as_millis() as u64);
-            let mut batch = Batch::default();
-            let (mut count, mut bytes, mut until) = (0, 0, 0);
-            let (all, all_bytes) =
-                (self.kept.load(Ordering::Relaxed), self.kept_bytes.load(Ordering::Relaxed));
-            let full_page = page.len() == PAGE_ENTRIES;
-            let mut more = full_page;
-            for (key, value) in page {
-                let Some((finished, id)) = invocation_records::parse_expiry_key(&key) else { continue };
-                let over = all - count.min(all) > self.limits.count
-                    || all_bytes.saturating_sub(bytes) > self.limits.bytes;
-                if finished > kept_since && !over {
-                    more = false;
-                    break;
-                }
-                if let Ok(expiry) = records::decode::<Expiry>(&value) {
-                    count += 1;
-                    bytes += u64::from(expiry.bytes);
-                    if let Some(reserved) = expiry.key {
-                        self.records.delete(&mut batch, invocation_records::reserved_key(&reserved));
-                    }
-                }
-                until = until.max(id.timestamp_ms());
-                self.records.delete(&mut batch, invocation_records::known_key(id));
-                self.records.delete(&mut batch, key);
-            }
-            if batch.is_empty() {
-                return Ok(());
-            }
-            self.store.committer().commit(batch, edgefaas_state::store::Durability::Written).await?;
-            self.kept.fetch_sub(count, Ordering::Relaxed);
-            self.kept_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            self.removed_unix_ms.fetch_max(until, Ordering::Relaxed);
-            if !more {
-                return Ok(());
-            }
-        }
-    }
-
     /// Number of pending invocations of a function.
     pub fn pending(&self, function: &str) -> u64 {
         self.queues.lock().get(function).map_or(0, |queue| queue.len() as u64)
@@ -583,8 +522,8 @@ impl DurableQueue {
         let get = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
         DurableReading {
             pending: self.queues.lock().values().map(|queue| queue.len() as u64).sum(),
-            kept: get(&self.kept),
-            kept_bytes: get(&self.kept_bytes),
+            kept: self.outcomes.count(),
+            kept_bytes: self.outcomes.bytes(),
             retried: get(&self.retried),
             dead_lettered: get(&self.dead_lettered),
             dropped: get(&self.dropped),

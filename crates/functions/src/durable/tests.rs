@@ -2,7 +2,7 @@ use std::sync::atomic::AtomicU64;
 
 use edgefaas_broker::Hooks;
 use edgefaas_isolates::{DirectCall, Event, Reply, Trigger};
-use edgefaas_state::store::Durability;
+use edgefaas_state::store::{Batch, Durability};
 
 use super::*;
 use crate::invocation::{Principal, Timing};
@@ -30,8 +30,14 @@ impl Disk {
     }
 }
 
-const HOUR: KeepLimits =
-    KeepLimits { time: Duration::from_secs(3600), count: 100, bytes: 1 << 20, memory_bytes: 16 << 20 };
+const LISTED: Retention = Retention { time: Duration::from_secs(3600), count: 100, bytes: 1 << 20 };
+const HOUR: KeepLimits = KeepLimits {
+    time: Duration::from_secs(3600),
+    count: 100,
+    bytes: 1 << 20,
+    memory_bytes: 16 << 20,
+    listed: LISTED,
+};
 
 fn pending(id: Ulid, key: Option<Digest>) -> Pending {
     Pending {
@@ -143,4 +149,113 @@ async fn the_oldest_outcomes_over_a_limit_are_removed() {
             assert_eq!(exists, index >= 600 - kept as usize, "{index}");
         }
     }
+}
+
+fn call(id: Ulid, key: Option<Digest>) -> ExternalCall<'static> {
+    ExternalCall { id, name: "flow", keep: key.map(|key| Keep { key: Some(key), auth: None }) }
+}
+
+async fn end_external(queue: &DurableQueue, call: ExternalCall<'_>) {
+    let result = Ok(Reply::Text("done".into()));
+    let end = ExternalEnd { result, timing: Timing::default(), details: b"details".to_vec() };
+    let mut batch = Batch::default();
+    let kept = queue.end_external(&mut batch, call, end);
+    queue.store.committer().commit(batch, Durability::Synced).await.unwrap();
+    queue.external_ended(kept);
+}
+
+fn ended_ids(queue: &DurableQueue) -> Vec<Ulid> {
+    queue.ended_externals().map(|ended| ended.unwrap().id).collect()
+}
+
+#[tokio::test]
+async fn an_external_invocation_that_is_opened_again_outlives_the_expiry_of_its_first_end() {
+    let disk = Disk::new();
+    let queue = disk.open(HOUR);
+    let (key, request, id) = ([7; 16], [8; 16], disk.id());
+    let Claim::New(claim) = queue.claim(key, request, id).unwrap() else { panic!("the key is free") };
+    let entries = queue.external_entries(call(id, Some(key)), Some(&claim), None);
+    commit(&queue, |batch| {
+        entries.into_iter().for_each(|(key, value)| queue.records.put(batch, key, value));
+    })
+    .await;
+    drop(claim);
+    assert!(matches!(queue.lookup(id).unwrap(), Lookup::Pending(_)));
+    end_external(&queue, call(id, Some(key))).await;
+    assert!(matches!(queue.lookup(id).unwrap(), Lookup::Done(..)));
+
+    disk.now_ms.fetch_add(1_800_000, Ordering::Relaxed);
+    commit(&queue, |batch| queue.reopen_external(batch, call(id, Some(key)), None)).await;
+    assert!(matches!(queue.lookup(id).unwrap(), Lookup::Pending(_)));
+    // Half an hour later the first end expires.
+    disk.now_ms.fetch_add(1_800_001, Ordering::Relaxed);
+    queue.remove_expired().await.unwrap();
+    assert!(matches!(queue.lookup(id).unwrap(), Lookup::Pending(_)));
+    assert!(matches!(queue.claim(key, request, disk.id()).unwrap(), Claim::Known(known) if known == id));
+    assert_eq!((ended_ids(&queue), queue.reading().kept), (vec![], 0));
+    end_external(&queue, call(id, Some(key))).await;
+    assert_eq!((ended_ids(&queue), queue.reading().kept), (vec![id], 1));
+    disk.now_ms.fetch_add(3_600_001, Ordering::Relaxed);
+    queue.remove_expired().await.unwrap();
+    assert!(matches!(queue.lookup(id).unwrap(), Lookup::Gone));
+    assert!(matches!(queue.claim(key, [9; 16], disk.id()).unwrap(), Claim::New(_)));
+}
+
+#[tokio::test]
+async fn the_expiry_of_a_second_end_leaves_the_key_to_its_new_owner() {
+    let disk = Disk::new();
+    let queue = disk.open(HOUR);
+    let (key, first) = ([7; 16], disk.id());
+    end_external(&queue, call(first, Some(key))).await;
+    disk.now_ms.fetch_add(3_600_001, Ordering::Relaxed);
+    queue.remove_expired().await.unwrap();
+    // The first is opened again, while another one takes the key.
+    commit(&queue, |batch| queue.reopen_external(batch, call(first, Some(key)), None)).await;
+    end_external(&queue, call(first, Some(key))).await;
+    disk.now_ms.fetch_add(1000, Ordering::Relaxed);
+    let (second, request) = (disk.id(), [8; 16]);
+    let Claim::New(claim) = queue.claim(key, request, second).unwrap() else { panic!("the key is free") };
+    let entries = queue.external_entries(call(second, Some(key)), Some(&claim), None);
+    commit(&queue, |batch| {
+        entries.into_iter().for_each(|(key, value)| queue.records.put(batch, key, value));
+    })
+    .await;
+    drop(claim);
+    disk.now_ms.fetch_add(3_599_500, Ordering::Relaxed);
+    queue.remove_expired().await.unwrap();
+    assert!(matches!(queue.lookup(first).unwrap(), Lookup::Gone));
+    assert!(matches!(queue.claim(key, request, disk.id()).unwrap(), Claim::Known(id) if id == second));
+}
+
+#[tokio::test]
+async fn records_for_lists_have_limits_of_their_own_and_are_counted_after_a_restart() {
+    let disk = Disk::new();
+    let limits = KeepLimits { listed: Retention { count: 2, ..LISTED }, count: 1, ..HOUR };
+    let mut ids = Vec::new();
+    {
+        let queue = disk.open(limits);
+        let kept = disk.id();
+        end_external(&queue, call(kept, Some([1; 16]))).await;
+        for _ in 0..3 {
+            disk.now_ms.fetch_add(1, Ordering::Relaxed);
+            ids.insert(0, disk.id());
+            end_external(&queue, call(ids[0], None)).await;
+        }
+        assert!(matches!(queue.lookup(ids[0]).unwrap(), Lookup::Unknown), "it is for lists only");
+        queue.remove_expired().await.unwrap();
+        ids.truncate(2);
+        ids.push(kept);
+        assert_eq!(ended_ids(&queue), ids);
+        let (name, external) = queue.external(ids[0]).unwrap().unwrap();
+        assert_eq!((&*name, &*external.details), ("flow", &b"details"[..]));
+        queue.store.close().unwrap();
+    }
+    let queue = disk.open(limits);
+    assert_eq!((queue.listed.count(), queue.outcomes.count()), (2, 1));
+    disk.now_ms.fetch_add(1, Ordering::Relaxed);
+    ids.insert(0, disk.id());
+    end_external(&queue, call(ids[0], None)).await;
+    queue.remove_expired().await.unwrap();
+    ids.remove(2);
+    assert_eq!(ended_ids(&queue), ids);
 }

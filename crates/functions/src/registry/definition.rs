@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use edgefaas_manifest::{Manifest, Permissions, is_name};
+use edgefaas_manifest::{InstanceOrder, Manifest, Permissions, is_name};
 use edgefaas_workflow::program::Mode;
 use edgefaas_workflow::{Compiled, DefinitionError, Program, compile};
 
@@ -24,6 +24,8 @@ pub struct LiveWorkflow {
     pub program: Arc<Program>,
     /// Its permissions outside its own app.
     pub permissions: Permissions,
+    /// The order of the instances that messages start.
+    pub order: InstanceOrder,
     /// The owner of its outgoing requests.
     pub caller: Caller,
     /// Its metrics.
@@ -84,6 +86,15 @@ pub enum WorkflowError {
         /// The name.
         name: String,
     },
+    /// The manifest orders the instances of a workflow that no message starts.
+    #[error(
+        "[workflows.{name}]: `order_by` is for workflows that messages start, and `{name}` has no `schedule.on`; remove `order_by`, \
+         or add `schedule.on`"
+    )]
+    OrderWithoutEvents {
+        /// The name.
+        name: String,
+    },
     /// The manifest has a table for an unknown workflow.
     #[error(
         "[workflows.{name}] in the manifest does not match a workflow of this app: the name must be the `document.name` of a \
@@ -120,6 +131,7 @@ impl LiveWorkflow {
             needs_lane: needs_lane(&program),
             program: Arc::new(program),
             permissions,
+            order: InstanceOrder::default(),
             figures: WorkflowFigures::default(),
             warnings,
         })
@@ -172,6 +184,11 @@ pub(super) fn compile_all(
             return Err(WorkflowError::IsFunction { file, name });
         }
         workflow.set_permissions(manifest.workflows.permissions.get(&name).cloned().unwrap_or_default());
+        workflow.order = manifest.workflows.order.get(&name).copied().unwrap_or_default();
+        let has_events = workflow.program.schedule.as_ref().is_some_and(|schedule| schedule.on.is_some());
+        if workflow.order != InstanceOrder::Start && !has_events {
+            return Err(WorkflowError::OrderWithoutEvents { name });
+        }
         if let Some((other, _)) = found.get(&name) {
             return Err(WorkflowError::Twice { file, name, other: other.clone() });
         }

@@ -15,7 +15,7 @@ use tokio::io::duplex;
 use tokio::runtime::Handle;
 
 use super::*;
-use crate::durable::KeepLimits;
+use crate::durable::{KeepLimits, Retention};
 use crate::invocation::{Invocation, InvocationError, Principal, Timing};
 use crate::registry::{LiveFunction, function_of};
 use crate::test_node::TestNode;
@@ -220,7 +220,9 @@ async fn spans_of_another_node_are_shown_by_the_clock_of_this_one() {
 
 /// An executing node without functions, and calls to it.
 fn executing(folder: &std::path::Path) -> (TestNode, Calls) {
-    let keep = KeepLimits { time: Duration::from_secs(60), count: 10, bytes: 10_000, memory_bytes: 10_000 };
+    let (time, count, bytes) = (Duration::from_secs(60), 10, 10_000);
+    let listed = Retention { time, count, bytes };
+    let keep = KeepLimits { time, count, bytes, memory_bytes: 10_000, listed };
     let node = TestNode::open(folder, Clock::system(), Hooks::default(), keep);
     let remembered = Remembered::open(node.store.clone(), RememberLimits::default()).unwrap();
     let executor = Arc::new(Executor::new(ExecutorParts {

@@ -236,6 +236,8 @@ pub fn instance(view: InstanceView) -> proto::Instance {
         output: view.output,
         error: view.error,
         version: view.version,
+        ended_unix_ms: view.ended_unix_ms,
+        key: view.key.unwrap_or_default(),
     }
 }
 

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use edgefaas_api::control as proto;
 use edgefaas_api::control::control_server::{Control, ControlServer};
 use edgefaas_broker::{QueueFigures, TopicFilter};
-use edgefaas_coordinator::{ChangeError, Start, input_of};
+use edgefaas_coordinator::{ChangeError, InstanceFilter, Start, input_of};
 use edgefaas_functions::invocation::{Invocation, InvocationError, Principal};
 use edgefaas_functions::logs::LogLine;
 use edgefaas_functions::registry::{Deploy, DeployError, LiveApp, Scope};
@@ -257,10 +257,23 @@ impl Control for ControlService {
         &self,
         request: Request<proto::ListInstancesRequest>,
     ) -> Answer<proto::ListInstancesResponse> {
-        let proto::ListInstancesRequest { workflow, limit } = request.into_inner();
+        let proto::ListInstancesRequest { workflow, limit, key } = request.into_inner();
         let max = if limit == 0 { DEFAULT_INSTANCES } else { limit as usize };
-        let workflow = (!workflow.is_empty()).then_some(workflow);
-        let (found, more) = self.parts.coordinator.instances(workflow.as_deref(), max);
+        let coordinator = self.parts.coordinator.clone();
+        let listing = tokio::task::spawn_blocking(move || {
+            let (workflow, key) = (Some(&*workflow), Some(&*key));
+            let filter = InstanceFilter {
+                workflow: workflow.filter(|name| !name.is_empty()),
+                key: key.filter(|key| !key.is_empty()),
+                max,
+            };
+            coordinator.instances(filter)
+        });
+        let listed = listing.await.map_err(|_| Status::unavailable("the node is stopping"))?;
+        let (found, more) = listed.map_err(|error| {
+            tracing::error!(%error, "instances cannot be listed");
+            Status::internal("the instances could not be read; see the node's log")
+        })?;
         let instances = found.into_iter().map(convert::instance).collect();
         Ok(Response::new(proto::ListInstancesResponse { instances, more }))
     }

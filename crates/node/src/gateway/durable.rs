@@ -1,4 +1,5 @@
-//! Durable invocations over HTTP: `Prefer: respond-async`, `Idempotency-Key`, and `/invocations/ID`.
+//! Durable invocations over HTTP, of functions and workflows: `Prefer: respond-async`, `Idempotency-Key`, and
+//! `/invocations/ID`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,8 +35,8 @@ const RETRY_WAIT: Duration = Duration::from_secs(30);
 /// Headers of a request for a durable invocation.
 pub(super) struct DurableRequest {
     /// The client does not wait for the outcome.
-    respond_async: bool,
-    idempotency_key: Option<Vec<u8>>,
+    pub(super) respond_async: bool,
+    pub(super) idempotency_key: Option<Vec<u8>>,
 }
 
 /// Parses the headers that request a durable invocation; `None` if the request has none of them.
@@ -64,11 +65,20 @@ pub(super) fn parse_headers(headers: &HeaderMap) -> Result<Option<DurableRequest
 
 /// Recipient of a reply.
 #[derive(Clone, Copy)]
-struct Recipient<'a> {
+pub(super) struct Recipient<'a> {
     /// Its connection.
-    progress: &'a Arc<WriteProgress>,
+    pub(super) progress: &'a Arc<WriteProgress>,
     /// Determines how much detail the reply contains.
-    audience: Audience,
+    pub(super) audience: Audience,
+}
+
+/// How long a reply waits for an outcome.
+#[derive(Clone, Copy)]
+pub(super) enum Patience {
+    /// The reply is 202 after this time.
+    UpTo(Duration),
+    /// The reply waits for the outcome: a workflow has no time limit of its own.
+    Unlimited,
 }
 
 /// Accepts a durable invocation. Replies with the location of its outcome, or waits for the outcome.
@@ -82,42 +92,63 @@ pub(super) async fn accept(
 ) -> HttpReply {
     let recipient = Recipient { progress, audience: authorised.audience };
     let key = request.idempotency_key.map(|key| {
-        let key = digest(&[
-            b"http",
-            function.name.as_bytes(),
-            &caller_digest(&authorised.caller, &invocation),
-            &key,
-        ]);
+        let headers = match &invocation.event.trigger {
+            Trigger::Http(request) => request.headers.as_slice(),
+            _ => &[],
+        };
+        let caller = caller_digest(&authorised.caller, headers);
+        let key = digest(&[b"http", function.name.as_bytes(), &caller, &key]);
         (key, request_digest(&invocation))
     });
-    let auth = match authorised.required {
+    let keep = Keep { key: key.map(|(key, _)| key), auth: Some(auth_code(authorised.required)) };
+    let durable = Durable { keep: Some(keep), ..Durable::default() };
+    let id = invocation.id.clone();
+    let patience = Patience::UpTo(function.spec.limits.timeout + RETRY_WAIT);
+    match gateway.durable.accept(function, invocation, durable, key).await {
+        Ok(Accepted::As(id)) => {
+            accepted_reply(gateway, id, request.respond_async, patience, recipient).await
+        }
+        Ok(Accepted::Conflict) => key_conflict(),
+        Err(error) => problem_reply(&Problem::of(&error, Some(&id)).shown_to(recipient.audience)),
+    }
+}
+
+/// Replies to a call that this request or an earlier one with the same key has made.
+pub(super) async fn accepted_reply(
+    gateway: &Gateway,
+    id: Ulid,
+    respond_async: bool,
+    patience: Patience,
+    recipient: Recipient<'_>,
+) -> HttpReply {
+    if !respond_async {
+        return await_outcome(gateway, id, patience, recipient).await;
+    }
+    // The first request with this key may not be stored yet.
+    gateway.durable.settled(id).await;
+    match gateway.durable.lookup(id) {
+        Ok(Lookup::Unknown) => return not_accepted(),
+        Ok(_) => {}
+        Err(error) => return store_problem(&error),
+    }
+    let mut reply = pending_reply(id);
+    reply.headers_mut().insert(PREFERENCE_APPLIED, HeaderValue::from_static(RESPOND_ASYNC));
+    reply
+}
+
+/// The reply to a key that another request has used.
+pub(super) fn key_conflict() -> HttpReply {
+    let detail =
+        "this `Idempotency-Key` was used for another request before; use a new key for each request";
+    problem_reply(&Problem::new(422, "Idempotency key used before", detail))
+}
+
+/// The stored form of the credential that a call required, see [`Keep::auth`].
+pub(super) fn auth_code(required: HttpAuth) -> u8 {
+    match required {
         HttpAuth::None => 0,
         HttpAuth::Jwt => 1,
         HttpAuth::Token => 2,
-    };
-    let keep = Keep { key: key.map(|(key, _)| key), auth: Some(auth) };
-    let durable = Durable { keep: Some(keep), ..Durable::default() };
-    let id = invocation.id.clone();
-    let wait = function.spec.limits.timeout + RETRY_WAIT;
-    match gateway.durable.accept(function, invocation, durable, key).await {
-        Ok(Accepted::As(id)) if request.respond_async => {
-            // The first request with this key may not be stored yet.
-            gateway.durable.settled(id).await;
-            match gateway.durable.lookup(id) {
-                Ok(Lookup::Unknown) => return not_accepted(),
-                Ok(_) => {}
-                Err(error) => return store_problem(&error),
-            }
-            let mut reply = pending_reply(id);
-            reply.headers_mut().insert(PREFERENCE_APPLIED, HeaderValue::from_static(RESPOND_ASYNC));
-            reply
-        }
-        Ok(Accepted::As(id)) => await_outcome(gateway, id, wait, recipient).await,
-        Ok(Accepted::Conflict) => {
-            let detail = "this `Idempotency-Key` was used for another request before; use a new key for each request";
-            problem_reply(&Problem::new(422, "Idempotency key used before", detail))
-        }
-        Err(error) => problem_reply(&Problem::of(&error, Some(&id)).shown_to(recipient.audience)),
     }
 }
 
@@ -145,6 +176,9 @@ pub(super) async fn poll(
                 (Some(0), _) => HttpAuth::None,
                 (Some(1), _) => HttpAuth::Jwt,
                 (None, Some(function)) => gateway.auth.required_by_function(function),
+                (None, None) if routes.workflow(&call.function).is_some() => {
+                    gateway.auth.required_by_trigger(None)
+                }
                 _ => HttpAuth::Token,
             };
             gateway.auth.check(required, &call.function, &mut request.headers().clone())
@@ -167,7 +201,12 @@ pub(super) async fn poll(
     lookup_reply(gateway, id, lookup, Recipient { progress, audience: authorised.audience })
 }
 
-async fn await_outcome(gateway: &Gateway, id: Ulid, wait: Duration, recipient: Recipient<'_>) -> HttpReply {
+async fn await_outcome(
+    gateway: &Gateway,
+    id: Ulid,
+    patience: Patience,
+    recipient: Recipient<'_>,
+) -> HttpReply {
     let ended = gateway.durable.ended(id);
     let claimed = gateway.durable.is_claimed(id);
     match gateway.durable.lookup(id) {
@@ -178,9 +217,15 @@ async fn await_outcome(gateway: &Gateway, id: Ulid, wait: Duration, recipient: R
         Ok(lookup) => return lookup_reply(gateway, id, lookup, recipient),
         Err(error) => return store_problem(&error),
     }
-    if tokio::time::timeout(wait, ended).await.is_err() {
-        // The invocation continues.
-        return pending_reply(id);
+    match patience {
+        Patience::UpTo(wait) => {
+            if tokio::time::timeout(wait, ended).await.is_err() {
+                // The invocation continues.
+                return pending_reply(id);
+            }
+        }
+        // The sender is dropped when the node stops.
+        Patience::Unlimited => drop(ended.await),
     }
     match gateway.durable.lookup(id) {
         Ok(Lookup::Unknown) => not_accepted(),
@@ -244,22 +289,18 @@ fn pending_reply(id: Ulid) -> HttpReply {
     reply
 }
 
-fn store_problem(error: &edgefaas_state::store::StoreError) -> HttpReply {
+pub(super) fn store_problem(error: &edgefaas_state::store::StoreError) -> HttpReply {
     tracing::error!(%error, "an outcome cannot be read");
     problem_reply(&Problem::new(500, "Store failed", "the outcome could not be read; see the node's log"))
 }
 
 /// Identifies the caller, so that an idempotency key never returns the outcome of another caller. A caller without a
 /// credential for the node may have one for the function: the headers `authorization` and `cookie` count.
-fn caller_digest(caller: &Caller, invocation: &Invocation) -> Digest {
+pub(super) fn caller_digest(caller: &Caller, headers: &[(String, String)]) -> Digest {
     match caller {
         Caller::Operator => digest(&[b"operator"]),
         Caller::User(user) => digest(&[b"user", user.as_bytes()]),
         Caller::Unknown => {
-            let headers = match &invocation.event.trigger {
-                Trigger::Http(request) => request.headers.as_slice(),
-                _ => &[],
-            };
             let credentials =
                 headers.iter().filter(|(name, _)| ["authorization", "cookie"].contains(&&**name));
             let credentials = credentials.flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]);

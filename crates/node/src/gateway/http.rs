@@ -333,7 +333,7 @@ fn route(gateway: &Gateway, request: &Request<Incoming>) -> Result<RoutedRequest
 }
 
 /// All headers as text; invalid UTF-8 becomes replacement characters.
-fn header_list(headers: &HeaderMap) -> Vec<(String, String)> {
+pub(super) fn header_list(headers: &HeaderMap) -> Vec<(String, String)> {
     let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect()
 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use edgefaas_coordinator::{Start, declared_input_of};
+use edgefaas_coordinator::{KeptCall, Start, declared_input_of};
+use edgefaas_functions::durable::{Claim, Keep, digest};
 use edgefaas_functions::invocation::{InvocationError, Outcome};
 use edgefaas_functions::problem::Problem;
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue};
@@ -10,6 +11,12 @@ use http::{Method, Request};
 use hyper::body::Incoming;
 
 use super::Gateway;
+use super::auth::Authorised;
+use super::durable::{
+    self, DurableRequest, Patience, Recipient, accepted_reply, auth_code, caller_digest, key_conflict,
+    store_problem,
+};
+use super::http::header_list;
 use super::response::{HttpReply, body_problem, header_text, no_reply_memory, problem_reply, result_reply};
 use super::websocket::WebSocketUpgrade;
 use super::write_progress::WriteProgress;
@@ -49,6 +56,10 @@ pub(super) async fn run(
         return problem_reply(&problem);
     }
     let (head, body) = request.into_parts();
+    let durable_request = match durable::parse_headers(&head.headers) {
+        Ok(durable_request) => durable_request,
+        Err(problem) => return problem_reply(&problem),
+    };
     let read = gateway.bodies.read(&head.headers, body, upgrade.address(), MAX_INPUT_BYTES).await;
     let body = match read.map_err(|error| body_problem(name, MAX_INPUT_BYTES, error)) {
         Ok(body) => body,
@@ -69,7 +80,50 @@ pub(super) async fn run(
     };
     let mut start = Start::new(workflow, input, body.len());
     start.trace_parent = header_text(&head.headers, "traceparent");
+    if let Some(durable_request) = durable_request {
+        let headers = header_list(&head.headers);
+        return accept(gateway, start, &body, &headers, durable_request, &authorised, progress).await;
+    }
     let Outcome { id, result, timing, .. } = gateway.coordinator.run_workflow(start).await;
     let result = result.map_err(|error| Problem::of(&error, Some(&id)));
     result_reply(reservation, &id, result, timing, authorised.audience)
+}
+
+/// Accepts a call whose outcome is kept. Its instance is durable, whatever its definition says, as an invocation of a
+/// function is.
+async fn accept(
+    gateway: &Gateway,
+    mut start: Start,
+    body: &[u8],
+    headers: &[(String, String)],
+    request: DurableRequest,
+    authorised: &Authorised,
+    progress: &Arc<WriteProgress>,
+) -> HttpReply {
+    let recipient = Recipient { progress, audience: authorised.audience };
+    let DurableRequest { respond_async, idempotency_key } = request;
+    let reply = |id| accepted_reply(gateway, id, respond_async, Patience::Unlimited, recipient);
+    let id = start.id;
+    let mut keep = Keep { key: None, auth: Some(auth_code(authorised.required)) };
+    let mut claim = None;
+    if let Some(key) = &idempotency_key {
+        let caller = caller_digest(&authorised.caller, headers);
+        let key = digest(&[b"http workflow", start.workflow.name.as_bytes(), &caller, key]);
+        keep.key = Some(key);
+        // A workflow sees the body only: the path and the query make no difference.
+        claim = match gateway.durable.claim(key, digest(&[body]), id) {
+            Ok(Claim::New(claim)) => Some(claim),
+            Ok(Claim::Known(id)) => return reply(id).await,
+            Ok(Claim::Conflict) => return key_conflict(),
+            Err(error) => return store_problem(&error),
+        };
+    }
+    let key = idempotency_key.as_deref().map(String::from_utf8_lossy);
+    start.kept_call = Some(KeptCall::new(keep, key.as_deref()));
+    match gateway.coordinator.accept(start, claim).await {
+        Ok(()) => reply(id).await,
+        Err(error) => {
+            problem_reply(&Problem::of(&error, Some(&id.to_string())).shown_to(recipient.audience))
+        }
+    }
 }

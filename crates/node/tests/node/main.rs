@@ -24,5 +24,7 @@ mod reuse;
 mod support;
 mod trigger_loops;
 mod upgrade;
+mod workflow_calls;
 mod workflow_effects;
+mod workflow_order;
 mod workflows;

@@ -209,7 +209,7 @@ async fn a_tree_of_instances_keeps_its_budget_on_another_node() {
     let reply = in_time(west.post("/workflows/top", "{}")).await;
     let detail = json(&reply)["detail"].as_str().unwrap_or_default().to_owned();
     assert!(detail.contains("2 live sub-workflows"), "{:?}", reply.body());
-    let request = proto::ListInstancesRequest { workflow: "leaf".into(), limit: 10 };
+    let request = proto::ListInstancesRequest { workflow: "leaf".into(), limit: 10, key: String::new() };
     let leaves = east.control.list_instances(request).await.unwrap().into_inner().instances;
     assert!(leaves.len() <= 2, "{leaves:?}");
 }

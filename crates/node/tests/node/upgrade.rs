@@ -79,7 +79,7 @@ async fn a_data_directory_from_before_the_layers_is_complete() {
     tokio::time::timeout(PATIENCE, done).await.expect("the invocation runs");
 
     // A waiting durable instance continues with its event.
-    let request = proto::ListInstancesRequest { workflow: "approve".into(), limit: 10 };
+    let request = proto::ListInstancesRequest { workflow: "approve".into(), limit: 10, key: String::new() };
     let found = in_time(node.control.list_instances(request)).await.unwrap().into_inner().instances;
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!((found[0].status.as_str(), found[0].durable), ("waiting", true));

@@ -102,7 +102,7 @@ async fn a_durable_instance_remembers_what_was_refused() {
 async fn wait_until_it_waits(node: &mut TestNode) {
     let until = std::time::Instant::now() + crate::support::PATIENCE;
     loop {
-        let list = proto::ListInstancesRequest { workflow: String::new(), limit: 10 };
+        let list = proto::ListInstancesRequest { workflow: String::new(), limit: 10, key: String::new() };
         let found = node.control.list_instances(list).await.unwrap().into_inner().instances;
         if found.iter().any(|instance| instance.status == "waiting") {
             return;

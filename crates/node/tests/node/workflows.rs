@@ -34,7 +34,8 @@ fn flow(name: &str, rest: &str) -> String {
 async fn waiting(node: &mut TestNode, count: usize) -> Vec<proto::Instance> {
     let until = Instant::now() + PATIENCE;
     loop {
-        let request = proto::ListInstancesRequest { workflow: String::new(), limit: 1000 };
+        let request =
+            proto::ListInstancesRequest { workflow: String::new(), limit: 1000, key: String::new() };
         let found = node.control.list_instances(request).await.expect("a list").into_inner().instances;
         if found.iter().filter(|instance| instance.status == "waiting").count() == count {
             return found;
@@ -86,7 +87,8 @@ async fn nothing_is_billed_twice() {
     let mut control = node.control.clone();
     loop {
         let _ = tokio::time::timeout(std::time::Duration::from_millis(5), &mut all).await;
-        let request = proto::ListInstancesRequest { workflow: "patient".into(), limit: 1000 };
+        let request =
+            proto::ListInstancesRequest { workflow: "patient".into(), limit: 1000, key: String::new() };
         let found = control.list_instances(request).await.unwrap().into_inner().instances;
         if found.iter().filter(|instance| instance.status == "waiting").count() == 100 {
             break;
@@ -640,7 +642,8 @@ async fn workflows_that_compute_do_not_block_others() {
             assert_eq!(node.post("/fn/quick", "").await.body().as_ref(), b"here");
             assert_eq!(json(&node.post("/workflows/small", "{}").await), json!({"x": 1}));
         }
-        let request = proto::ListInstancesRequest { workflow: "heavy".into(), limit: 1000 };
+        let request =
+            proto::ListInstancesRequest { workflow: "heavy".into(), limit: 1000, key: String::new() };
         let instances = control.list_instances(request).await.unwrap().into_inner().instances;
         assert_eq!(instances.len(), EACH, "the instances compute all the time");
         for instance in instances {

@@ -62,12 +62,17 @@ fn http() -> Pending {
 }
 
 fn known(result: Result<Reply, StoredProblem>) -> Known {
-    let outcome = StoredOutcome { result, attempts: 2, timing_us: [1, 20, 300] };
+    let outcome = StoredOutcome { result, attempts: 2, timing_us: [1, 20, 300], fault: None };
     Known { function: "f".into(), auth: Some(1), state: KnownState::Done(outcome) }
 }
 
 fn known_on() -> Known {
-    let outcome = StoredOutcome { result: Ok(Reply::Text("t".into())), attempts: 1, timing_us: [1, 2, 3] };
+    let outcome = StoredOutcome {
+        result: Ok(Reply::Text("t".into())),
+        attempts: 1,
+        timing_us: [1, 2, 3],
+        fault: None,
+    };
     let ended = Ended { outcome, node: Some("hall".into()) };
     Known { function: "f".into(), auth: None, state: ended.into() }
 }
@@ -124,7 +129,15 @@ fn keys_sort_like_their_numbers_and_can_be_parsed() {
     assert!(numbers.map(|n| pending_key("f", n)).is_sorted());
     assert!(numbers.map(|n| expiry_key(n, Ulid::nil())).is_sorted());
     assert_eq!(parse_pending_key(&pending_key("f-1", 7)), Some(("f-1", 7)));
-    assert_eq!(parse_expiry_key(&expiry_key(7, Ulid(8))), Some((7, Ulid(8))));
+    let plain = ExpiryKey { finished_unix_ms: 7, id: Ulid(8), external: None };
+    assert_eq!(parse_expiry_key(&expiry_key(7, Ulid(8))), Some(plain));
+    for kind in [EXPIRY, LISTED_EXPIRY] {
+        let key = external_expiry_key(kind, 7, Ulid(8), "greet");
+        assert_eq!(key[0], kind);
+        let named = ExpiryKey { finished_unix_ms: 7, id: Ulid(8), external: Some("greet") };
+        assert_eq!(parse_expiry_key(&key), Some(named));
+    }
+    assert_eq!(parse_expiry_key(&known_key(Ulid(8))), None);
 }
 
 proptest! {

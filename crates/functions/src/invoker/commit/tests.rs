@@ -10,7 +10,7 @@ use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::durable::KeepLimits;
+use crate::durable::{KeepLimits, Retention};
 use crate::test_node::TestNode;
 
 /// Stores a record with every message, like a durable trigger that was added after [`Invoker::is_stored`].
@@ -23,8 +23,14 @@ impl PublishHook for RecordingHook {
     }
 }
 
-const KEEP: KeepLimits =
-    KeepLimits { time: Duration::from_secs(60), count: 10, bytes: 10_000, memory_bytes: 10_000 };
+const LISTED: Retention = Retention { time: Duration::from_secs(60), count: 10, bytes: 10_000 };
+const KEEP: KeepLimits = KeepLimits {
+    time: Duration::from_secs(60),
+    count: 10,
+    bytes: 10_000,
+    memory_bytes: 10_000,
+    listed: LISTED,
+};
 
 fn open(data_dir: &std::path::Path, hooks: Hooks, is_paused: bool) -> TestNode {
     let node = TestNode::open(data_dir, Clock::system(), hooks, KEEP);

@@ -7,7 +7,7 @@ use edgefaas_platform::Clock;
 use edgefaas_state::store::{Batch, Durability};
 
 use super::*;
-use crate::durable::KeepLimits;
+use crate::durable::{KeepLimits, Retention};
 use crate::test_node::TestNode;
 
 const KEEP: KeepLimits = KeepLimits {
@@ -15,6 +15,7 @@ const KEEP: KeepLimits = KeepLimits {
     count: 10,
     bytes: 1 << 20,
     memory_bytes: 1 << 20,
+    listed: Retention { time: std::time::Duration::from_secs(60), count: 10, bytes: 1 << 20 },
 };
 
 fn shop(version: u32) -> Deploy {
