@@ -417,12 +417,12 @@ impl<D: Delta> Replication<D> {
                 let (partial, version) = (*partial, *version);
                 self.counters.rounds_exchanged += 1;
                 peer.round = None;
-                if partial {
-                    peer.round_due = self.now;
-                } else if std::mem::take(&mut peer.is_spoiled) {
-                    peer.round_due = self.now;
-                } else {
+                // Rounds that lost something do not count: they begin again.
+                let ends_whole = !partial && !std::mem::take(&mut peer.is_spoiled);
+                if ends_whole {
                     self.synced(node, version);
+                } else {
+                    peer.round_due = self.now;
                 }
             }
             _ => self.counters.unexpected_messages += 1,
