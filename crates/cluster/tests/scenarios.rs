@@ -300,6 +300,34 @@ fn what_could_not_be_stored_is_missing_until_it_comes_again() {
 }
 
 #[test]
+fn a_disk_that_stays_full_makes_no_rounds_follow_each_other() {
+    for full in [1, 2] {
+        let (full, empty) = (NodeId(full), NodeId(3 - full));
+        let mut simulation: Simulation<Toy> =
+            Simulation::new(seed(), Network::default(), Settings::default());
+        let mut objects = Toy::default();
+        fill(&mut objects, names("o", 500), full.0);
+        simulation.start(full, objects, all_of("app"));
+        simulation.start(empty, Toy::default(), all_of("app"));
+        // Nothing that comes stays.
+        for _ in 0..12_000 {
+            simulation.run_for(Duration::from_millis(10));
+            if !simulation.replica(empty).unwrap().objects.is_empty() {
+                simulation.replica_mut(empty).unwrap().objects.clear();
+                simulation.not_stored(empty, full);
+            }
+        }
+        assert_eq!(simulation.recovering(empty, "app", "*").unwrap().1, [full]);
+        let sent = simulation.counters(full).unwrap().states_sent;
+        // In 120 s, with rounds every 10 to 30 s.
+        assert!((3 * 500..=14 * 500).contains(&sent), "{sent} objects were sent");
+        let end = simulation.now() + secs(60);
+        assert!(simulation.run_until_done(end, Duration::from_millis(1), |s| is_complete(s, empty.0)));
+        assert_eq!(simulation.replica(empty).unwrap().objects.len(), 500);
+    }
+}
+
+#[test]
 fn a_new_member_without_objects_keeps_no_interest_waiting() {
     for (full, new) in [(1, 2), (2, 1)] {
         let (full, new) = (NodeId(full), NodeId(new));

@@ -200,7 +200,8 @@ impl<D: Delta> Replication<D> {
         }
     }
 
-    /// What a peer sent could not be stored: the next round has to compare everything with it.
+    /// What a peer sent could not be stored: a later round has to compare everything with it. That round comes at its usual
+    /// time, since a full disk may stay so for long.
     fn not_stored(&mut self, node: NodeId) {
         self.confirmed.remove(&node);
         self.recovery.lost(node, self.interests_version, self.now);
@@ -208,9 +209,8 @@ impl<D: Delta> Replication<D> {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.synced_version = 0;
             peer.cursor = Cursor::default();
-            // The higher node does not know where the lower one's rounds have got to.
-            peer.is_spoiled = !begins || peer.round.is_some();
-            peer.round_wanted |= !begins;
+            peer.is_spoiled =
+                if begins { peer.round.is_some() } else { peer.answer.is_some() || peer.is_answer_partial };
         }
     }
 

@@ -56,6 +56,8 @@ pub(crate) struct Peer<D> {
     pub(crate) synced_version: u32,
     /// Something that came in the rounds since the last whole one could not be stored: they do not count.
     pub(crate) is_spoiled: bool,
+    /// The last round that the peer began left objects for the next one.
+    pub(crate) is_answer_partial: bool,
     /// Objects that it is known to hold without interest.
     pub(crate) kept: HashSet<ObjectKey>,
     kept_bytes: usize,
@@ -191,6 +193,7 @@ impl<D: Delta> Peer<D> {
             cursor: Cursor::default(),
             synced_version: 0,
             is_spoiled: false,
+            is_answer_partial: false,
             kept: HashSet::new(),
             kept_bytes: 0,
             keys_out: KeysOut::default(),
@@ -304,6 +307,7 @@ impl<D: Delta> Peer<D> {
         self.work.clear();
         self.round = None;
         self.answer = None;
+        self.cursor = Cursor::default();
         self.round_wanted = true;
     }
 }

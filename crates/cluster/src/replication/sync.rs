@@ -163,6 +163,8 @@ impl<D: Delta> Replication<D> {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
+        // A round that goes on where another ended is no better than that one.
+        peer.is_spoiled &= peer.is_answer_partial;
         peer.work.clear();
         peer.names_bytes = 0;
         peer.round_wanted = false;
@@ -170,7 +172,7 @@ impl<D: Delta> Replication<D> {
         peer.answer = None;
         let mut reply = wire::Buckets { round: summary.round, digests: Vec::new(), objects: Vec::new() };
         if equal {
-            peer.is_spoiled = false;
+            (peer.is_spoiled, peer.is_answer_partial) = (false, false);
             self.synced(node, summary.interests_version);
             self.confirm(node, self.now, summary.interests_version);
         } else {
@@ -395,12 +397,9 @@ impl<D: Delta> Replication<D> {
         };
         if let Some(answer) = peer.answer.take() {
             self.counters.rounds_exchanged += 1;
-            if !answer.partial {
-                let is_spoiled = std::mem::take(&mut peer.is_spoiled);
-                peer.round_wanted |= is_spoiled;
-                if !is_spoiled {
-                    self.synced(node, answer.version);
-                }
+            peer.is_answer_partial = answer.partial;
+            if !answer.partial && !std::mem::take(&mut peer.is_spoiled) {
+                self.synced(node, answer.version);
             }
         }
     }
@@ -417,12 +416,10 @@ impl<D: Delta> Replication<D> {
                 let (partial, version) = (*partial, *version);
                 self.counters.rounds_exchanged += 1;
                 peer.round = None;
-                // Rounds that lost something do not count: they begin again.
-                let ends_whole = !partial && !std::mem::take(&mut peer.is_spoiled);
-                if ends_whole {
-                    self.synced(node, version);
-                } else {
+                if partial {
                     peer.round_due = self.now;
+                } else if !std::mem::take(&mut peer.is_spoiled) {
+                    self.synced(node, version);
                 }
             }
             _ => self.counters.unexpected_messages += 1,

@@ -93,15 +93,6 @@ impl Recoveries {
         self.changed.notified()
     }
 
-    /// Number of wanted patterns that are not transferred yet.
-    pub fn missing(&self) -> usize {
-        let state = self.state.lock();
-        let lacks = |state: &State| {
-            state.wanted.iter().filter(|(app, pattern)| !state.is_complete(app, pattern)).count()
-        };
-        state.as_ref().map_or(0, lacks)
-    }
-
     /// The wanted patterns that are not transferred yet, sorted.
     pub fn lacking(&self) -> Vec<Lacking> {
         let state = self.state.lock();
@@ -160,7 +151,7 @@ mod tests {
         recoveries.set_lacks([of_app("x"), of_app("gone")], vec![]);
         recoveries.set_lacks([of_app("y")], vec![1, 2]);
         assert!(futures_util::poll!(waiting.as_mut()).is_pending());
-        assert_eq!(recoveries.missing(), 1);
+        assert_eq!(recoveries.lacking().len(), 1);
         let y = Lacking { app: "a".into(), pattern: "y".into(), members: [1, 2].into() };
         assert_eq!(recoveries.lacking(), [y]);
         assert!(!recoveries.lacks("a", ["x"]) && recoveries.lacks("a", ["x", "y"]));
@@ -170,7 +161,7 @@ mod tests {
         // A pattern that was not wanted for a while has to be transferred again.
         recoveries.set_wanted([of_app("x")]);
         recoveries.set_wanted([of_app("x"), of_app("y")]);
-        assert_eq!(recoveries.missing(), 1);
+        assert_eq!(recoveries.lacking().len(), 1);
         recoveries.end_all();
         recoveries.wait_for("a", &patterns).await;
     }
