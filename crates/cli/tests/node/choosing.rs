@@ -135,7 +135,8 @@ const DATA: &str = r#"
     [objects."*"]
     recover = "while"
 "#;
-const FILL: &str = r#"
+/// Fills ten of the 200 objects `o-N` with 50 kB each.
+pub const FILL: &str = r#"
     export default async function fill(event, context) {
         const from = event.json();
         for (let at = from; at < from + 10; at++) {
@@ -143,7 +144,8 @@ const FILL: &str = r#"
         }
         return "filled";
     }"#;
-const COUNT: &str = r#"
+/// Counts those that are filled.
+pub const COUNT: &str = r#"
     export default async function count(event, context) {
         let count = 0;
         for (let at = 0; at < 200; at++) {

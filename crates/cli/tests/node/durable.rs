@@ -1,5 +1,6 @@
 //! What is promised of durable invocations, held against `kill -9`.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
@@ -151,26 +152,28 @@ fn what_got_a_202_is_done_after_kill_9() {
     assert_eq!(settled(&node, &names), (100, 100, vec![]));
 }
 
-#[test]
-fn effects_are_there_once_however_often_the_node_is_killed() {
-    const REQUESTS: u64 = 400;
-    let home = tempfile::tempdir().unwrap();
-    let data = home.path().join("data");
-    let mut node = Running::start(&data, &[]);
-    deploy(home.path(), &node);
-    let mut done = std::collections::BTreeSet::new();
+/// Has four clients make calls with the numbers below `requests`, each again until it is answered, while the node is killed at
+/// moments of which each is another. Returns the last node and what `call` made of each answer.
+pub fn call_while_killed<T: Send + 'static>(
+    data: &Path,
+    mut node: Running,
+    requests: u64,
+    call: impl Fn(&str, u64) -> Option<T> + Send + Sync + 'static,
+) -> (Running, BTreeMap<u64, T>) {
+    let call = Arc::new(call);
+    let mut done = BTreeMap::new();
     let mut rounds = 0;
-    while (done.len() as u64) < REQUESTS {
+    while (done.len() as u64) < requests {
         rounds += 1;
-        assert!(rounds < 200, "only {} of {REQUESTS} after {rounds} rounds", done.len());
-        let http = node.http.clone();
+        assert!(rounds < 200, "only {} of {requests} after {rounds} rounds", done.len());
         let stop = Arc::new(AtomicBool::new(false));
-        let (answered, answers) = std::sync::mpsc::channel();
+        let (answered, answers) = std::sync::mpsc::sync_channel(requests as usize);
         let clients: Vec<_> = (0..4)
             .map(|client| {
-                let (http, stop, answered) = (http.clone(), stop.clone(), answered.clone());
+                let (http, stop, answered) = (node.http.clone(), stop.clone(), answered.clone());
+                let call = call.clone();
                 let left: Vec<u64> =
-                    (0..REQUESTS).filter(|n| n % 4 == client && !done.contains(n)).collect();
+                    (0..requests).filter(|n| n % 4 == client && !done.contains_key(n)).collect();
                 std::thread::spawn(move || {
                     let mut done = Vec::new();
                     for number in left {
@@ -178,12 +181,8 @@ fn effects_are_there_once_however_often_the_node_is_killed() {
                             break;
                         }
                         // Whoever has no answer asks again, with the same key.
-                        let headers = format!("idempotency-key: {number}\r\n");
-                        let body = number.to_string();
-                        let answer = request(&http, "POST", "/fn/first", &headers, &body);
-                        let Some((200, text)) = answer else { break };
-                        assert!(text.ends_with(&format!("did {number}")), "{text}");
-                        done.push(number);
+                        let Some(answer) = call(&http, number) else { break };
+                        done.push((number, answer));
                         let _ = answered.send(());
                     }
                     done
@@ -199,9 +198,28 @@ fn effects_are_there_once_however_often_the_node_is_killed() {
         for client in clients {
             done.extend(client.join().unwrap());
         }
-        node = Running::start(&data, &[]);
+        node = Running::start(data, &[]);
     }
     assert!(rounds > 3, "it was killed {rounds} times only");
+    (node, done)
+}
+
+#[test]
+fn effects_are_there_once_however_often_the_node_is_killed() {
+    const REQUESTS: u64 = 400;
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path().join("data");
+    let node = Running::start(&data, &[]);
+    deploy(home.path(), &node);
+    let (node, _) = call_while_killed(&data, node, REQUESTS, |http, number| {
+        let headers = format!("idempotency-key: {number}\r\n");
+        let (status, text) = request(http, "POST", "/fn/first", &headers, &number.to_string())?;
+        if status != 200 {
+            return None;
+        }
+        assert!(text.ends_with(&format!("did {number}")), "{text}");
+        Some(())
+    });
     let names: Vec<_> = (0..REQUESTS).map(|number| number.to_string()).collect();
     assert_eq!(settled(&node, &names), (REQUESTS, REQUESTS, vec![]));
 }

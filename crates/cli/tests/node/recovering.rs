@@ -3,6 +3,7 @@
 use edgefaas_testnet::{Conditions, Topology, isolated};
 use serde_json::json;
 
+use crate::choosing::{COUNT, FILL};
 use crate::hosted::{HostedNode, write_app};
 
 const COUNTS: usize = 200;
@@ -22,22 +23,6 @@ const MANIFEST: &str = r#"
     [objects."*"]
     recover = "before"
 "#;
-const FILL: &str = r#"
-    export default async function fill(event, context) {
-        const from = event.json();
-        for (let at = from; at < from + 10; at++) {
-            await context.object(`o-${at}`).register("text").set("x".repeat(50000));
-        }
-        return "filled";
-    }"#;
-const COUNT: &str = r#"
-    export default async function count(event, context) {
-        let count = 0;
-        for (let at = 0; at < 200; at++) {
-            if (await context.object(`o-${at}`).register("text").get()) count++;
-        }
-        return { count };
-    }"#;
 
 /// Objects on `a` of 10 MB, and `b` to which they come slowly.
 #[test]

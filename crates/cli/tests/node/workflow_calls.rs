@@ -1,12 +1,8 @@
 //! What is promised of calls of workflows with a key, and of the order of instances, held against `kill -9`.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
-
 use serde_json::{Value, json};
 
-use crate::durable::{eventually, location, moment, request};
+use crate::durable::{call_while_killed, eventually, location, moment, request};
 use crate::support::Running;
 
 const MANIFEST: &str = r#"
@@ -82,56 +78,21 @@ fn a_call_with_a_key_is_one_instance_however_often_the_node_is_killed() {
     const REQUESTS: u64 = 200;
     let home = tempfile::tempdir().unwrap();
     let data = home.path().join("data");
-    let mut node = Running::start(&data, &[]);
+    let node = Running::start(&data, &[]);
     deploy(home.path(), &node);
-    let mut done = BTreeMap::new();
-    let mut rounds = 0;
-    while (done.len() as u64) < REQUESTS {
-        rounds += 1;
-        assert!(rounds < 200, "only {} of {REQUESTS} after {rounds} rounds", done.len());
-        let http = node.http.clone();
-        let stop = Arc::new(AtomicBool::new(false));
-        let (answered, answers) = mpsc::channel();
-        let clients: Vec<_> = (0..4)
-            .map(|client| {
-                let (http, stop, answered) = (http.clone(), stop.clone(), answered.clone());
-                let left: Vec<u64> =
-                    (0..REQUESTS).filter(|n| n % 4 == client && !done.contains_key(n)).collect();
-                std::thread::spawn(move || {
-                    let mut done = Vec::new();
-                    for number in left {
-                        if stop.load(Ordering::Relaxed) {
-                            break;
-                        }
-                        // A client without an answer asks again, with the same key.
-                        let headers = format!("idempotency-key: {number}\r\n");
-                        let path = format!("/workflows/{}", workflow_of(number));
-                        let body = json!({ "id": number.to_string() }).to_string();
-                        let Some((200, text)) = request(&http, "POST", &path, &headers, &body) else {
-                            break;
-                        };
-                        let said = json!({ "id": number.to_string(), "runs": 1 }).to_string();
-                        assert!(text.ends_with(&said), "{text}");
-                        let id = text.lines().find_map(|line| line.strip_prefix("invocation-id: "));
-                        done.push((number, id.expect("an id").to_owned()));
-                        let _ = answered.send(());
-                    }
-                    done
-                })
-            })
-            .collect();
-        drop(answered);
-        // However slow the machine is, some are answered in each round; the next ones are in flight.
-        let _ = answers.iter().take((rounds * 7919) as usize % 30).count();
-        std::thread::sleep(moment(rounds) / 20);
-        node.kill();
-        stop.store(true, Ordering::Relaxed);
-        for client in clients {
-            done.extend(client.join().unwrap());
+    let (node, done) = call_while_killed(&data, node, REQUESTS, |http, number| {
+        let headers = format!("idempotency-key: {number}\r\n");
+        let path = format!("/workflows/{}", workflow_of(number));
+        let body = json!({ "id": number.to_string() }).to_string();
+        let (status, text) = request(http, "POST", &path, &headers, &body)?;
+        if status != 200 {
+            return None;
         }
-        node = Running::start(&data, &[]);
-    }
-    assert!(rounds > 3, "it was killed {rounds} times only");
+        let said = json!({ "id": number.to_string(), "runs": 1 }).to_string();
+        assert!(text.ends_with(&said), "{text}");
+        let id = text.lines().find_map(|line| line.strip_prefix("invocation-id: "));
+        Some(id.expect("an id").to_owned())
+    });
     let ids: Vec<_> = (0..REQUESTS).map(|number| number.to_string()).collect();
     let (status, counts) = node.http("POST", "/fn/read", &json!(ids).to_string());
     assert_eq!(status, 200, "{counts}");

@@ -15,7 +15,8 @@ const WORK: &str = r#"
         await object.counter("n").add(1);
         return { got: event.text(), n: await object.counter("n").value() };
     };"#;
-const GATE: &str = r#"
+/// Opens the gate with POST, and says how often the other function has run.
+pub const GATE: &str = r#"
     export default async (event, context) => {
         const object = context.object("o");
         if (event.method === "POST") await object.register("open").set(true);

@@ -4,7 +4,7 @@ use edgefaas_api::control as proto;
 use rumqttc::v5::mqttbytes::v5::PubAckReason;
 use serde_json::{Value, json};
 
-use crate::durable::{ASYNC, post_with};
+use crate::durable::{ASYNC, GATE, post_with};
 use crate::support::{Mqtt5, TestNode, in_time, json, script, text};
 
 /// Counts its runs, and fails until function `gate` has been opened.
@@ -14,12 +14,6 @@ const COUNT: &str = r#"
         if (!await object.register("open").get()) throw new Error("the gate is shut");
         await object.counter("n").add(1);
         return { got: event.json(), n: await object.counter("n").value() };
-    };"#;
-const GATE: &str = r#"
-    export default async (event, context) => {
-        const object = context.object("o");
-        if (event.method === "POST") await object.register("open").set(true);
-        return String(await object.counter("n").value());
     };"#;
 
 fn flow(name: &str, metadata: &str, tasks: &str) -> proto::WorkflowFile {
