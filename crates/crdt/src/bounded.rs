@@ -19,6 +19,8 @@ pub struct BoundedCounter {
     used: BTreeMap<u64, u64>,
     /// The share that a node requests from others.
     wanted: BTreeMap<u64, Want>,
+    /// A deletion begins a higher generation, which replaces all shares of lower ones.
+    generation: u64,
 }
 
 /// The request with the higher sequence is the later one.
@@ -129,14 +131,31 @@ impl BoundedCounter {
 
     /// Merges another state or delta; true if this changed anything.
     pub fn merge(&mut self, other: &Self) -> bool {
+        if other.generation != self.generation {
+            let is_later = other.generation > self.generation;
+            if is_later {
+                self.clone_from(other);
+            }
+            return is_later;
+        }
         let rights = join(&mut self.rights, &other.rights);
         let used = join(&mut self.used, &other.used);
         let wanted = join(&mut self.wanted, &other.wanted);
         rights | used | wanted
     }
 
+    /// True if it has no entries.
     pub(crate) fn is_empty(&self) -> bool {
         self.rights.is_empty() && self.used.is_empty() && self.wanted.is_empty()
+    }
+
+    /// An empty counter of this generation. Merged into a counter of a lower one, it deletes that.
+    pub(crate) fn of_generation(generation: u64) -> Self {
+        Self { generation, ..Self::default() }
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
     }
 
     pub(crate) fn size_bytes(&self) -> usize {
@@ -149,6 +168,10 @@ impl BoundedCounter {
             let lacking = want.share.saturating_sub(self.share(*other));
             (lacking > 0).then_some((*other, lacking))
         })
+    }
+
+    pub(crate) fn read_of_generation(generation: u64, from: &mut Reader<'_>) -> Result<Self, Error> {
+        Ok(Self { generation, ..Self::read(from)? })
     }
 
     fn wish(&mut self, node: u64, share: u64) -> bool {
@@ -170,6 +193,7 @@ impl BoundedCounter {
             rights: rights.map(|(key, amount)| (*key, *amount)).collect(),
             used: self.used.get(&node).map(|used| (node, *used)).into_iter().collect(),
             wanted: self.wanted.get(&node).map(|want| (node, *want)).into_iter().collect(),
+            generation: self.generation,
         }
     }
 }
@@ -192,6 +216,7 @@ fn join<K: Ord + Copy, V: Ord + Copy>(ours: &mut BTreeMap<K, V>, theirs: &BTreeM
     changed
 }
 
+/// Without the generation, which has a form of its own.
 impl Wire for BoundedCounter {
     fn write(&self, out: &mut Vec<u8>) {
         self.rights.write(out);
@@ -204,6 +229,7 @@ impl Wire for BoundedCounter {
             rights: BTreeMap::read(from)?,
             used: BTreeMap::read(from)?,
             wanted: BTreeMap::read(from)?,
+            generation: 0,
         })
     }
 }

@@ -23,6 +23,8 @@ pub struct MvRegister {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GSet {
     pub(crate) elements: Elements,
+    /// A deletion begins a higher generation, which replaces the elements of lower ones.
+    pub(crate) generation: u64,
 }
 
 /// A set with additions and removals. An addition wins over a concurrent removal (OR-set).
@@ -112,6 +114,13 @@ impl GSet {
 
     /// Merges another state or delta; true if this changed anything.
     pub fn merge(&mut self, other: Self) -> bool {
+        if other.generation != self.generation {
+            let is_later = other.generation > self.generation;
+            if is_later {
+                *self = other;
+            }
+            return is_later;
+        }
         let mut changed = false;
         for (element, _) in other.elements.by_value {
             changed |= self.elements.insert(element);

@@ -36,8 +36,12 @@ impl Context {
 
     /// The replica's next dot; `None` if it has used all of its numbers.
     pub(crate) fn next(&self, replica: ReplicaId) -> Option<Dot> {
-        let last = self.seen.get(&replica).map_or(0, Ranges::last);
-        last.checked_add(1).map(|number| Dot { replica, number })
+        self.last(replica).checked_add(1).map(|number| Dot { replica, number })
+    }
+
+    /// The number of the replica's last seen dot; 0 without any.
+    pub(crate) fn last(&self, replica: ReplicaId) -> u64 {
+        self.seen.get(&replica).map_or(0, Ranges::last)
     }
 
     /// Adds a dot; true if it is new.

@@ -16,9 +16,18 @@ pub struct Counter {
     pub(crate) tally: ReplicaTotals<Totals>,
 }
 
-/// Both totals only grow, so the larger one is the later one.
+/// All totals only grow, so the larger one is the later one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
+    pub(crate) added: u64,
+    pub(crate) subtracted: u64,
+    /// The amounts of both that deletions of the field have removed.
+    pub(crate) removed: Removed,
+}
+
+/// The parts of [`Totals`] that do not count any more.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Removed {
     pub(crate) added: u64,
     pub(crate) subtracted: u64,
 }
@@ -60,33 +69,81 @@ impl Counter {
 
 impl Totals {
     pub(crate) fn difference(self) -> i128 {
-        i128::from(self.added) - i128::from(self.subtracted)
+        let Removed { added, subtracted } = self.removed;
+        (i128::from(self.added) - i128::from(added))
+            - (i128::from(self.subtracted) - i128::from(subtracted))
     }
 
     /// The totals after an addition of `amount`; `None` on overflow.
     pub(crate) fn plus(self, amount: i64) -> Option<Self> {
-        let Self { added, subtracted } = self;
         if amount < 0 {
-            Some(Self { subtracted: subtracted.checked_add(amount.unsigned_abs())?, added })
+            Some(Self { subtracted: self.subtracted.checked_add(amount.unsigned_abs())?, ..self })
         } else {
-            Some(Self { added: added.checked_add(amount.unsigned_abs())?, subtracted })
+            Some(Self { added: self.added.checked_add(amount.unsigned_abs())?, ..self })
         }
     }
 }
 
 impl Total for Totals {
     fn join(self, other: Self) -> Self {
-        Self { added: self.added.max(other.added), subtracted: self.subtracted.max(other.subtracted) }
+        Self {
+            added: self.added.max(other.added),
+            subtracted: self.subtracted.max(other.subtracted),
+            removed: Removed {
+                added: self.removed.added.max(other.removed.added),
+                subtracted: self.removed.subtracted.max(other.removed.subtracted),
+            },
+        }
     }
 
     fn checked_plus(self, other: Self) -> Option<Self> {
         Some(Self {
             added: self.added.checked_add(other.added)?,
             subtracted: self.subtracted.checked_add(other.subtracted)?,
+            removed: Removed {
+                added: self.removed.added.checked_add(other.removed.added)?,
+                subtracted: self.removed.subtracted.checked_add(other.removed.subtracted)?,
+            },
         })
+    }
+
+    fn without_all(self) -> Self {
+        Self { removed: Removed { added: self.added, subtracted: self.subtracted }, ..self }
+    }
+
+    fn with_removed_of(self, other: Self) -> Self {
+        let Removed { added, subtracted } = other.removed;
+        let removed = Removed {
+            added: self.removed.added.max(added.min(self.added)),
+            subtracted: self.removed.subtracted.max(subtracted.min(self.subtracted)),
+        };
+        Self { removed, ..self }
+    }
+
+    fn reserved(up_to: u64) -> Self {
+        Self { added: up_to, subtracted: up_to, removed: Removed { added: up_to, subtracted: up_to } }
+    }
+
+    fn highest(self) -> u64 {
+        self.added.max(self.subtracted)
+    }
+
+    fn has_removed(self) -> bool {
+        self.removed != Removed::default()
+    }
+
+    fn write_removed(self, out: &mut Vec<u8>) {
+        self.removed.added.write(out);
+        self.removed.subtracted.write(out);
+    }
+
+    fn read_removed(self, from: &mut Reader<'_>) -> Result<Self, Error> {
+        let removed = Removed { added: u64::read(from)?, subtracted: u64::read(from)? };
+        Ok(Self { removed, ..self })
     }
 }
 
+/// Without [`Removed`], which has a form of its own: amounts in maps never have any.
 impl Wire for Totals {
     fn write(&self, out: &mut Vec<u8>) {
         self.added.write(out);
@@ -94,7 +151,7 @@ impl Wire for Totals {
     }
 
     fn read(from: &mut Reader<'_>) -> Result<Self, Error> {
-        Ok(Self { added: u64::read(from)?, subtracted: u64::read(from)? })
+        Ok(Self { added: u64::read(from)?, subtracted: u64::read(from)?, removed: Removed::default() })
     }
 }
 

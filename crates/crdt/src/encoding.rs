@@ -4,12 +4,15 @@
 use bytes::Bytes;
 use postcard::Error;
 
-use crate::causal::{Flag, MvRegister, Set};
+use crate::causal::{Flag, GSet, MvRegister, Set};
 use crate::document::{Document, Form};
 use crate::dotted::{Dotted, read_path};
 use crate::replica_totals::ReplicaTotals;
 use crate::wire::{Reader, Wire};
-use crate::{BoundedCounter, Counter, Field, FieldDelta, FieldType, GCounter};
+use crate::{
+    BoundedCounter, Counter, Field, FieldDelta, FieldState, FieldType, GCounter, Register, StateDelta,
+    Timestamp,
+};
 
 /// The format that this version writes; the first byte.
 pub const FORMAT_VERSION: u8 = 1;
@@ -43,17 +46,25 @@ pub enum DecodeError {
 /// Variants of the binary form after those of [`FieldType`]: counters with folded incarnations.
 const FOLDED_COUNTER: u8 = 13;
 const FOLDED_G_COUNTER: u8 = 14;
+/// Variants of fields that were deleted once.
+const DELETED_COUNTER: u8 = 18;
+const DELETED_G_COUNTER: u8 = 19;
+const DELETED_REGISTER: u8 = 20;
+const DELETED_G_SET: u8 = 21;
+const DELETED_BOUNDED_COUNTER: u8 = 22;
+/// Before the variant of a field that was deleted once: the time of the deletion.
+const DELETED_AT: u8 = 23;
 
 impl Field {
     /// The binary form.
     pub fn encode(&self) -> Vec<u8> {
-        self.encoded(Form::Full)
+        self.encoded(vec![FORMAT_VERSION], Form::Full)
     }
 
     /// Equal for equal states, on every replica and machine: XXH3 of the binary form, in which documents are
     /// represented by their heads.
     pub fn digest(&self) -> u64 {
-        xxhash_rust::xxh3::xxh3_64(&self.encoded(Form::Digest))
+        xxhash_rust::xxh3::xxh3_64(&self.encoded(vec![FORMAT_VERSION], Form::Digest))
     }
 
     /// Reads the binary form; never panics, whatever the bytes.
@@ -66,7 +77,10 @@ impl Field {
         if *version != FORMAT_VERSION {
             return Err(DecodeError::UnknownVersion { found: *version });
         }
-        let mut reader = Reader::new(body);
+        Self::decode_body(Reader::new(body))
+    }
+
+    fn decode_body(mut reader: Reader<'_>) -> Result<Self, DecodeError> {
         let field = Self::read(&mut reader).map_err(DecodeError::Malformed)?;
         match reader.rest().len() {
             0 => Ok(field),
@@ -74,9 +88,33 @@ impl Field {
         }
     }
 
-    fn encoded(&self, form: Form) -> Vec<u8> {
-        let mut out = vec![FORMAT_VERSION];
+    /// Adds the variant and the state to `out`.
+    fn encoded(&self, mut out: Vec<u8>, form: Form) -> Vec<u8> {
         match self {
+            Self::Counter(counter) if counter.tally.has_removed() => {
+                out.push(DELETED_COUNTER);
+                counter.tally.write_with_removed(&mut out);
+                return out;
+            }
+            Self::GCounter(counter) if counter.tally.has_removed() => {
+                out.push(DELETED_G_COUNTER);
+                counter.tally.write_with_removed(&mut out);
+                return out;
+            }
+            Self::Register(Register { written, deleted: Some(deleted) }) => {
+                out.push(DELETED_REGISTER);
+                deleted.write(&mut out);
+                written.write(&mut out);
+                return out;
+            }
+            Self::GSet(set) if set.generation > 0 => {
+                out.push(DELETED_G_SET);
+                set.generation.write(&mut out);
+            }
+            Self::BoundedCounter(counter) if counter.generation() > 0 => {
+                out.push(DELETED_BOUNDED_COUNTER);
+                counter.generation().write(&mut out);
+            }
             Self::Counter(counter) if counter.tally.has_bases() => {
                 out.push(FOLDED_COUNTER);
                 counter.tally.write(&mut out);
@@ -123,6 +161,25 @@ impl Field {
         match variant {
             FOLDED_COUNTER => return Ok(Self::Counter(Counter { tally: ReplicaTotals::read(from)? })),
             FOLDED_G_COUNTER => return Ok(Self::GCounter(GCounter { tally: ReplicaTotals::read(from)? })),
+            DELETED_COUNTER => {
+                return Ok(Self::Counter(Counter { tally: ReplicaTotals::read_with_removed(from)? }));
+            }
+            DELETED_G_COUNTER => {
+                return Ok(Self::GCounter(GCounter { tally: ReplicaTotals::read_with_removed(from)? }));
+            }
+            DELETED_REGISTER => {
+                let deleted = Some(Timestamp::read(from)?);
+                return Ok(Self::Register(Register { deleted, written: Option::read(from)? }));
+            }
+            DELETED_G_SET => {
+                let mut set = GSet { generation: u64::read(from)?, ..GSet::default() };
+                set.read_elements(from)?;
+                return Ok(Self::GSet(set));
+            }
+            DELETED_BOUNDED_COUNTER => {
+                let generation = u64::read(from)?;
+                return Ok(Self::BoundedCounter(BoundedCounter::read_of_generation(generation, from)?));
+            }
             _ => {}
         }
         let field_type = FieldType::from_number(variant).ok_or(Error::DeserializeBadEnum)?;
@@ -132,11 +189,7 @@ impl Field {
             Self::Register(register) => register.written = Option::read(from)?,
             Self::GCounter(counter) => counter.tally = ReplicaTotals::read_totals(from)?,
             Self::BoundedCounter(counter) => *counter = BoundedCounter::read(from)?,
-            Self::GSet(set) => {
-                for _ in 0..u64::read(from)? {
-                    set.elements.insert(Bytes::read(from)?);
-                }
-            }
+            Self::GSet(set) => set.read_elements(from)?,
             Self::Map(map) => {
                 map.dotted = Dotted::read(field_type, from)?;
                 for _ in 0..u64::read(from)? {
@@ -158,6 +211,59 @@ impl Field {
         field.show_all();
         Ok(field)
     }
+}
+
+impl GSet {
+    fn read_elements(&mut self, from: &mut Reader<'_>) -> Result<(), Error> {
+        for _ in 0..u64::read(from)? {
+            self.elements.insert(Bytes::read(from)?);
+        }
+        Ok(())
+    }
+}
+
+impl FieldState {
+    /// The binary form: that of the field, with the time of the deletion in front if it was deleted once.
+    pub fn encode(&self) -> Vec<u8> {
+        self.field().encoded(start(self.deleted_at_ms()), Form::Full)
+    }
+
+    /// Equal for equal states, on every replica and machine; see [`Field::digest`].
+    pub fn digest(&self) -> u64 {
+        xxhash_rust::xxh3::xxh3_64(&self.field().encoded(start(self.deleted_at_ms()), Form::Digest))
+    }
+
+    /// Reads the binary form; never panics, whatever the bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        StateDelta::decode(bytes).map(Self::from)
+    }
+}
+
+impl StateDelta {
+    /// The binary form, the same as that of a state.
+    pub fn encode(&self) -> Vec<u8> {
+        self.delta.0.encoded(start(self.deleted_at_ms), Form::Full)
+    }
+
+    /// Reads the binary form; never panics, whatever the bytes.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let [FORMAT_VERSION, DELETED_AT, rest @ ..] = bytes else {
+            return FieldDelta::decode(bytes).map(Self::from);
+        };
+        let mut reader = Reader::new(rest);
+        let deleted_at_ms = u64::read(&mut reader).map_err(DecodeError::Malformed)?;
+        let delta = FieldDelta(Field::decode_body(reader)?);
+        Ok(Self { delta, deleted_at_ms })
+    }
+}
+
+fn start(deleted_at_ms: u64) -> Vec<u8> {
+    let mut out = vec![FORMAT_VERSION];
+    if deleted_at_ms > 0 {
+        out.push(DELETED_AT);
+        deleted_at_ms.write(&mut out);
+    }
+    out
 }
 
 impl FieldDelta {

@@ -36,6 +36,19 @@ pub enum ApplyError {
     /// The operation belongs to another type.
     #[error(transparent)]
     WrongType(#[from] WrongType),
+    /// The field was deleted, and not all members know that yet: until then its type is reserved.
+    #[error(
+        "field `{field}` was a {was} when it was deleted, and can be a {wanted} once all members of the cluster know of \
+         the deletion; use another name, or try again later"
+    )]
+    DeletedAs {
+        /// The field's name.
+        field: String,
+        /// The type of the deleted field.
+        was: FieldType,
+        /// The type as which it was used.
+        wanted: FieldType,
+    },
     /// The new value of the counter is outside the range of a 64-bit integer.
     #[error("field `{field}`: {overflow}")]
     CounterOverflow {

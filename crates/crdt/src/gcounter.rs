@@ -1,7 +1,10 @@
 //! A counter that only goes up (G-counter).
 
+use postcard::Error;
+
 use crate::ReplicaId;
 use crate::replica_totals::{ReplicaTotals, Total};
+use crate::wire::{Reader, Wire};
 
 /// The total additions of each replica.
 ///
@@ -9,7 +12,15 @@ use crate::replica_totals::{ReplicaTotals, Total};
 /// make [`value`](Self::value) stop at its end, while the state keeps the true totals.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GCounter {
-    pub(crate) tally: ReplicaTotals<u64>,
+    pub(crate) tally: ReplicaTotals<Sum>,
+}
+
+/// Both amounts only grow, so the larger one is the later one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Sum {
+    pub(crate) added: u64,
+    /// The part that deletions of the field have removed.
+    pub(crate) removed: u64,
 }
 
 /// An addition would leave what a G-counter can hold.
@@ -25,7 +36,7 @@ pub struct GCounterOverflow {
 impl GCounter {
     /// The sum over all replicas, within `u64`.
     pub fn value(&self) -> u64 {
-        self.tally.totals().fold(0, u64::saturating_add)
+        self.tally.totals().fold(0, |sum, total| sum.saturating_add(total.value()))
     }
 
     /// Adds `amount` on behalf of `replica` and gives the replica's new total as a delta. Refused, without a change,
@@ -34,7 +45,7 @@ impl GCounter {
         let value = self.value();
         let overflow = GCounterOverflow { value, amount };
         value.checked_add(amount).ok_or(overflow)?;
-        let total = self.tally.get(replica).checked_add(amount).ok_or(overflow)?;
+        let total = self.tally.get(replica).plus(amount).ok_or(overflow)?;
         Ok(Self { tally: self.tally.set(replica, total) })
     }
 
@@ -44,12 +55,65 @@ impl GCounter {
     }
 }
 
-impl Total for u64 {
+impl Sum {
+    fn value(self) -> u64 {
+        self.added.saturating_sub(self.removed)
+    }
+
+    /// The sum after an addition of `amount`; `None` on overflow.
+    pub(crate) fn plus(self, amount: u64) -> Option<Self> {
+        Some(Self { added: self.added.checked_add(amount)?, ..self })
+    }
+}
+
+impl Total for Sum {
     fn join(self, other: Self) -> Self {
-        self.max(other)
+        Self { added: self.added.max(other.added), removed: self.removed.max(other.removed) }
     }
 
     fn checked_plus(self, other: Self) -> Option<Self> {
-        self.checked_add(other)
+        Some(Self {
+            added: self.added.checked_add(other.added)?,
+            removed: self.removed.checked_add(other.removed)?,
+        })
+    }
+
+    fn without_all(self) -> Self {
+        Self { removed: self.added, ..self }
+    }
+
+    fn with_removed_of(self, other: Self) -> Self {
+        Self { removed: self.removed.max(other.removed.min(self.added)), ..self }
+    }
+
+    fn reserved(up_to: u64) -> Self {
+        Self { added: up_to, removed: up_to }
+    }
+
+    fn highest(self) -> u64 {
+        self.added
+    }
+
+    fn has_removed(self) -> bool {
+        self.removed > 0
+    }
+
+    fn write_removed(self, out: &mut Vec<u8>) {
+        self.removed.write(out);
+    }
+
+    fn read_removed(self, from: &mut Reader<'_>) -> Result<Self, Error> {
+        Ok(Self { removed: u64::read(from)?, ..self })
+    }
+}
+
+/// Without the removed part, which has a form of its own.
+impl Wire for Sum {
+    fn write(&self, out: &mut Vec<u8>) {
+        self.added.write(out);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Error> {
+        Ok(Self { added: u64::read(from)?, removed: 0 })
     }
 }

@@ -6,10 +6,12 @@ use postcard::Error;
 use crate::wire::{Reader, Wire};
 use crate::{Hlc, ReplicaId, Timestamp};
 
-/// A value and when it was written; the later write wins.
+/// A value and when it was written; the later write wins. A deletion is a write of nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Register {
     pub(crate) written: Option<Written>,
+    /// The latest deletion. A value is later than it.
+    pub(crate) deleted: Option<Timestamp>,
 }
 
 /// Ordered by time; the value only decides between writes that claim the same time and replica, which
@@ -26,29 +28,48 @@ impl Register {
         self.written.as_ref().map(|written| &written.value)
     }
 
-    /// When the value was written; a clock that reads it back from a store should observe it.
+    /// When the value was written or deleted; a clock that reads it back from a store should observe it.
     pub fn written_at(&self) -> Option<Timestamp> {
-        self.written.as_ref().map(|written| written.at)
+        let written = self.written.as_ref().map(|written| written.at);
+        written.max(self.deleted)
     }
 
     /// Sets the value and returns it as a delta. The timestamp is `now`, or just after the value that it
     /// replaces if that has a later time, because the writer has seen that value.
     pub fn set(&mut self, value: Bytes, replica: ReplicaId, now: Hlc) -> Self {
-        let hlc = match &self.written {
-            Some(current) => now.max(current.at.hlc.successor()),
-            None => now,
-        };
-        self.written = Some(Written { at: Timestamp { hlc, replica }, value });
-        self.clone()
+        let written = Some(Written { at: self.next(replica, now), value });
+        self.written.clone_from(&written);
+        Self { written, deleted: None }
+    }
+
+    /// Deletes the value and returns the deletion as a delta.
+    pub(crate) fn delete(&mut self, replica: ReplicaId, now: Hlc) -> Self {
+        let deletion = Self { written: None, deleted: Some(self.next(replica, now)) };
+        self.clone_from(&deletion);
+        deletion
     }
 
     /// Merges another state or delta; true if this changed anything.
     pub fn merge(&mut self, other: Self) -> bool {
-        let newer = other.written > self.written;
-        if newer {
-            self.written = other.written;
+        let is_newer =
+            |written: &Written| Some(written.at) > self.deleted && Some(written) > self.written.as_ref();
+        let newer = other.written.filter(is_newer);
+        let mut changed = newer.is_some();
+        self.written = newer.or(self.written.take());
+        if other.deleted > self.deleted {
+            self.deleted = other.deleted;
+            changed = true;
+            self.written = self.written.take().filter(|written| Some(written.at) > self.deleted);
         }
-        newer
+        changed
+    }
+
+    fn next(&self, replica: ReplicaId, now: Hlc) -> Timestamp {
+        let hlc = match self.written_at() {
+            Some(current) => now.max(current.hlc.successor()),
+            None => now,
+        };
+        Timestamp { hlc, replica }
     }
 }
 

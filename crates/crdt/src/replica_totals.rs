@@ -14,6 +14,20 @@ pub(crate) trait Total: Copy + Default + PartialEq + Wire {
     fn join(self, other: Self) -> Self;
     /// The sum of totals of two replicas, if it fits.
     fn checked_plus(self, other: Self) -> Option<Self>;
+    /// The total after a deletion that has seen all of it.
+    fn without_all(self) -> Self;
+    /// The total with at least the removed part of another, as far as it is a part of this total.
+    fn with_removed_of(self, other: Self) -> Self;
+    /// A total without value, above all totals of the replica up to `up_to`.
+    fn reserved(up_to: u64) -> Self;
+    /// The largest amount in it.
+    fn highest(self) -> u64;
+    /// True if a deletion removed a part of it.
+    fn has_removed(self) -> bool;
+    /// Writes the removed part.
+    fn write_removed(self, out: &mut Vec<u8>);
+    /// Reads the removed part of this total.
+    fn read_removed(self, from: &mut Reader<'_>) -> Result<Self, Error>;
 }
 
 /// The totals of all replicas. A node's folded incarnations are one base; above it stand those that still count.
@@ -50,8 +64,35 @@ impl<T: Total> ReplicaTotals<T> {
         self.bases.values().map(|base| base.total).chain(self.totals.values().copied())
     }
 
+    /// True if a deletion removed parts of totals.
+    pub(crate) fn has_removed(&self) -> bool {
+        self.totals().any(T::has_removed)
+    }
+
+    /// True if a deletion has removed all of every total.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.totals().all(|total| total == total.without_all())
+    }
+
+    /// Removes all that the totals count. The result is the delta as well: a replica that lacks a total must get it with
+    /// its removed part.
+    pub(crate) fn remove_all(&mut self) {
+        self.bases.values_mut().for_each(|base| base.total = base.total.without_all());
+        self.totals.values_mut().for_each(|total| *total = total.without_all());
+    }
+
     pub(crate) fn get(&self, replica: ReplicaId) -> T {
         self.totals.get(&replica).copied().unwrap_or_default()
+    }
+
+    /// The largest amount that a replica has in it.
+    pub(crate) fn highest_of(&self, replica: ReplicaId) -> u64 {
+        self.get(replica).highest()
+    }
+
+    /// Lets a replica continue above all of its amounts up to `up_to`.
+    pub(crate) fn reserve(&mut self, replica: ReplicaId, up_to: u64) {
+        self.totals.insert(replica, T::reserved(up_to));
     }
 
     /// Sets a replica's total and gives it as a delta.
@@ -121,6 +162,23 @@ impl<T: Total> ReplicaTotals<T> {
         Ok(Self { bases: BTreeMap::new(), totals: BTreeMap::read(from)? })
     }
 
+    /// Bases and totals, each with its removed part.
+    pub(crate) fn write_with_removed(&self, out: &mut Vec<u8>) {
+        self.write(out);
+        self.totals().for_each(|total| total.write_removed(out));
+    }
+
+    pub(crate) fn read_with_removed(from: &mut Reader<'_>) -> Result<Self, Error> {
+        let mut tally = Self::read(from)?;
+        for base in tally.bases.values_mut() {
+            base.total = base.total.read_removed(from)?;
+        }
+        for total in tally.totals.values_mut() {
+            *total = total.read_removed(from)?;
+        }
+        Ok(tally)
+    }
+
     fn take_base(&mut self, node: u64, theirs: Base<T>) -> bool {
         let joined = match self.bases.get(&node) {
             Some(ours) if ours.up_to > theirs.up_to => *ours,
@@ -129,12 +187,15 @@ impl<T: Total> ReplicaTotals<T> {
             }
             _ => theirs,
         };
-        let changed = self.bases.insert(node, joined) != Some(joined);
-        while let Some((replica, _)) = self.totals.range(incarnations(node, joined.up_to)).next() {
-            let replica = *replica;
+        // A node may fold its past before it learns of a deletion, which marks the totals that are folded here.
+        let mut folded = self.bases.get(&node).map(|base| base.total);
+        while let Some((&replica, &total)) = self.totals.range(incarnations(node, joined.up_to)).next() {
+            folded = folded.unwrap_or_default().checked_plus(total);
             self.totals.remove(&replica);
         }
-        changed
+        let total = folded.map_or(joined.total, |folded| joined.total.with_removed_of(folded));
+        let joined = Base { total, ..joined };
+        self.bases.insert(node, joined) != Some(joined)
     }
 }
 

@@ -76,7 +76,7 @@ impl Field {
                 Ok(FieldDelta(Self::BoundedCounter(delta)))
             }
             (Self::GSet(set), Operation::GSetAdd(element)) => {
-                let mut delta = GSet::default();
+                let mut delta = GSet { generation: set.generation, ..GSet::default() };
                 if set.elements.insert(element.clone()) {
                     delta.elements.insert(element);
                 }
@@ -221,7 +221,7 @@ fn plan(
         }
         (Field::GCounter(counter), Operation::GCounterAdd(amount)) => {
             let value = counter.value();
-            let all = counter.tally.get(request.replica).checked_add(amount);
+            let all = counter.tally.get(request.replica).plus(amount).map(|sum| sum.added);
             let (Some(_), Some(all)) = (value.checked_add(amount), all) else {
                 let overflow = GCounterOverflow { value, amount };
                 return Err(ApplyError::GCounterOverflow { field: request.name, overflow });

@@ -6,6 +6,7 @@ use crate::causal::{Map, Node};
 use crate::context::Dot;
 use crate::counter::Totals;
 use crate::dotted::{Difference, Dotted, Path, Payload, Step};
+use crate::gcounter::Sum;
 use crate::register::Register;
 use crate::{Field, FieldType};
 
@@ -98,7 +99,7 @@ fn latest(dots: &BTreeSet<Dot>, dotted: &Dotted) -> Register {
         Some(Payload::Written(written)) => Some(&**written),
         _ => None,
     });
-    Register { written: written.max().cloned() }
+    Register { written: written.max().cloned(), deleted: None }
 }
 
 fn put(field: &mut Field, dot: Dot, path: &[Step], payload: &Payload) {
@@ -128,8 +129,9 @@ fn put(field: &mut Field, dot: Dot, path: &[Step], payload: &Payload) {
             counter.tally.replace(dot.replica, non_zero(total.wrapping_plus(*amount)));
         }
         (Field::GCounter(counter), Payload::Unsigned(amount)) => {
-            let total = counter.tally.get(dot.replica).wrapping_add(*amount);
-            counter.tally.replace(dot.replica, non_zero(total));
+            let total = counter.tally.get(dot.replica);
+            let added = total.added.wrapping_add(*amount);
+            counter.tally.replace(dot.replica, non_zero(Sum { added, ..total }));
         }
         _ => {}
     }
@@ -173,8 +175,9 @@ fn take(field: &mut Field, dot: Dot, path: &[Step], payload: &Payload) {
             counter.tally.replace(dot.replica, non_zero(total.wrapping_minus(*amount)));
         }
         (Field::GCounter(counter), Payload::Unsigned(amount)) => {
-            let total = counter.tally.get(dot.replica).wrapping_sub(*amount);
-            counter.tally.replace(dot.replica, non_zero(total));
+            let total = counter.tally.get(dot.replica);
+            let added = total.added.wrapping_sub(*amount);
+            counter.tally.replace(dot.replica, non_zero(Sum { added, ..total }));
         }
         _ => {}
     }
@@ -190,6 +193,7 @@ impl Totals {
         Self {
             added: self.added.wrapping_add(other.added),
             subtracted: self.subtracted.wrapping_add(other.subtracted),
+            ..self
         }
     }
 
@@ -197,6 +201,7 @@ impl Totals {
         Self {
             added: self.added.wrapping_sub(other.added),
             subtracted: self.subtracted.wrapping_sub(other.subtracted),
+            ..self
         }
     }
 }
