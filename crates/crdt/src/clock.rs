@@ -52,6 +52,11 @@ impl HybridClock {
         self.last
     }
 
+    /// The last time that was returned or observed.
+    pub fn latest(&self) -> Hlc {
+        self.last
+    }
+
     /// Observes a time of another replica, or a time that was read from the store.
     pub fn observe(&mut self, seen: Hlc, now_ms: u64) {
         self.last = self.last.max(seen).max(Hlc { wall_ms: now_ms, logical: 0 });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use edgefaas_crdt::ApplyError;
 
-use crate::objects::MAX_FIELDS_PER_OBJECT;
+use crate::objects::{MAX_FIELDS_PER_OBJECT, MAX_RECORDS_PER_OBJECT};
 use crate::store::Damage;
 
 /// Maximum length of a key, in bytes.
@@ -184,7 +184,8 @@ pub enum FieldRefused {
     },
     /// The object has the maximum number of fields.
     #[error(
-        "object `{object}` has {MAX_FIELDS_PER_OBJECT} fields already, which is the most; use a map, or another object"
+        "object `{object}` has {MAX_FIELDS_PER_OBJECT} fields already, which is the most ({MAX_RECORDS_PER_OBJECT} with those whose \
+         deletion not all members of the cluster know); use a map, or another object"
     )]
     TooManyFields {
         /// The object.

@@ -1,6 +1,6 @@
 //! Changes of fields, as batches carry them to the writer.
 
-use edgefaas_crdt::{FieldDelta, Operation};
+use edgefaas_crdt::{FieldType, Operation, StateDelta};
 
 /// Approximate size on the disk of a new field beside its value.
 pub(crate) const FIELD_BYTES: u64 = 64;
@@ -11,16 +11,20 @@ pub(crate) enum FieldChange {
     /// An operation of this node.
     Operate(Operation),
     /// A delta from a peer, with the depth of the call chain that made it.
-    Merge { delta: FieldDelta, depth: u8 },
+    Merge { delta: StateDelta, depth: u8 },
     /// A delta from an archive, which peers may lack.
-    Import(FieldDelta),
+    Import(StateDelta),
+    /// A deletion by this node.
+    Delete,
+    /// Drops the tombstone of a deletion that was made up to this time.
+    Drop { up_to_ms: u64 },
 }
 
 /// A change of this node that its peers lack.
 #[derive(Debug, Clone)]
 pub struct PeerDelta {
     /// The change.
-    pub delta: FieldDelta,
+    pub delta: StateDelta,
     /// Greatest depth of the call chains that made it.
     pub depth: u8,
 }
@@ -38,6 +42,17 @@ impl FieldChange {
         match self {
             Self::Operate(operation) => FIELD_BYTES + operation.size_bytes() as u64,
             Self::Merge { delta, .. } | Self::Import(delta) => FIELD_BYTES + delta.size_bytes() as u64,
+            Self::Delete => FIELD_BYTES,
+            Self::Drop { .. } => 0,
+        }
+    }
+
+    /// The type of field that the change makes; `None` if it makes none.
+    pub fn field_type(&self) -> Option<FieldType> {
+        match self {
+            Self::Operate(operation) => Some(operation.field_type()),
+            Self::Merge { delta, .. } | Self::Import(delta) => Some(delta.field_type()),
+            Self::Delete | Self::Drop { .. } => None,
         }
     }
 }

@@ -7,6 +7,7 @@
 mod archive;
 mod change;
 mod cluster_app;
+mod deletions;
 mod json;
 mod key;
 mod pending;
@@ -22,6 +23,7 @@ pub use archive::{ArchiveError, ArchiveReader, ArchiveWriter, RecordDamage};
 pub(crate) use change::FieldChange;
 pub use change::PeerDelta;
 pub use cluster_app::CLUSTER_APP;
+pub use deletions::{Deletions, MAX_LEAD_MS};
 pub use json::{bytes_of_json, json_of_bytes, json_of_value};
 pub use key::{FieldKey, MAX_NAME_BYTES, name_error, object_prefix, own_object};
 pub use pending::{Pending, PendingError, PendingFields};
@@ -40,3 +42,5 @@ pub const NO_BOUNDED_IN_MAP: &str = "a bounded counter cannot be in a map; make 
 pub const MAX_PATH: usize = 16;
 /// Maximum number of fields of an object.
 pub const MAX_FIELDS_PER_OBJECT: usize = 10_000;
+/// Maximum number of fields of an object together with the tombstones of deleted ones.
+pub const MAX_RECORDS_PER_OBJECT: usize = 2 * MAX_FIELDS_PER_OBJECT;

@@ -11,18 +11,20 @@
 //! | change | 3, the delta's binary form, checksum |
 //! | base, with a depth | 4, flags, depth, the field's binary form, checksum |
 //! | change, with a depth | 5, depth, the delta's binary form, checksum |
+//! | tombstone of a deleted field | 6, depth, the state's binary form, checksum |
 //! | base of the first versions | the field's binary form, which begins with 1 |
 //!
 //! The depth is that of the call chain that made the last change. Changes from outside have none, and no byte for it.
 //! The checksum is the lower half of XXH3-64 over all bytes before it, little-endian.
 
-use edgefaas_crdt::{Field, FieldDelta};
+use edgefaas_crdt::{FieldState, StateDelta};
 use xxhash_rust::xxh3::xxh3_64;
 
 const BASE: u8 = 2;
 const CHANGE: u8 = 3;
 const DEEP_BASE: u8 = 4;
 const DEEP_CHANGE: u8 = 5;
+const TOMBSTONE: u8 = 6;
 const FIRST_VERSIONS: u8 = 1;
 const CHANGES_FOLLOW: u8 = 1;
 const CHECKSUM_BYTES: usize = 4;
@@ -46,8 +48,8 @@ pub enum RecordError {
 
 /// Contents of a base record.
 pub struct Base {
-    /// The field.
-    pub field: Field,
+    /// The field, or its tombstone.
+    pub field: FieldState,
     /// Change records may exist beside it.
     pub changes_follow: bool,
     /// Depth of the call chain that made the last change in it.
@@ -57,13 +59,18 @@ pub struct Base {
 /// A change of a field.
 pub struct Change {
     /// The change.
-    pub delta: FieldDelta,
+    pub delta: StateDelta,
     /// Depth of the call chain that made it.
     pub depth: u8,
 }
 
-/// The base record of a field.
-pub fn encode_base(field: &Field, changes_follow: bool, depth: u8) -> Vec<u8> {
+/// The base record of a field. No changes follow a tombstone.
+pub fn encode_base(field: &FieldState, changes_follow: bool, depth: u8) -> Vec<u8> {
+    if field.is_deleted() {
+        let mut record = vec![TOMBSTONE, depth];
+        record.extend_from_slice(&field.encode());
+        return with_checksum(record);
+    }
     let flags = if changes_follow { CHANGES_FOLLOW } else { 0 };
     let mut record = match depth {
         0 => vec![BASE, flags],
@@ -74,7 +81,7 @@ pub fn encode_base(field: &Field, changes_follow: bool, depth: u8) -> Vec<u8> {
 }
 
 /// The record of a change.
-pub fn encode_change(delta: &FieldDelta, depth: u8) -> Vec<u8> {
+pub fn encode_change(delta: &StateDelta, depth: u8) -> Vec<u8> {
     let mut record = match depth {
         0 => vec![CHANGE],
         depth => vec![DEEP_CHANGE, depth],
@@ -83,25 +90,31 @@ pub fn encode_change(delta: &FieldDelta, depth: u8) -> Vec<u8> {
     with_checksum(record)
 }
 
+/// True if a base record is the tombstone of a deleted field. The checksum is not verified.
+pub fn is_tombstone(record: &[u8]) -> bool {
+    record.first() == Some(&TOMBSTONE)
+}
+
 /// Reads a base record of this or an earlier version.
 pub fn decode_base(record: &[u8]) -> Result<Base, RecordError> {
     if record.first() == Some(&FIRST_VERSIONS) {
-        return Ok(Base { field: Field::decode(record)?, changes_follow: false, depth: 0 });
+        return Ok(Base { field: FieldState::decode(record)?, changes_follow: false, depth: 0 });
     }
     let (flags, depth, field) = match checked(record)? {
         [BASE, flags @ (0 | CHANGES_FOLLOW), field @ ..] => (flags, 0, field),
+        [TOMBSTONE, depth, field @ ..] => (&0, *depth, field),
         [DEEP_BASE, flags @ (0 | CHANGES_FOLLOW), depth, field @ ..] => (flags, *depth, field),
         [kind, ..] => return Err(RecordError::Kind(*kind)),
         [] => return Err(RecordError::Checksum),
     };
-    Ok(Base { field: Field::decode(field)?, changes_follow: *flags == CHANGES_FOLLOW, depth })
+    Ok(Base { field: FieldState::decode(field)?, changes_follow: *flags == CHANGES_FOLLOW, depth })
 }
 
 /// Reads the record of a change.
 pub fn decode_change(record: &[u8]) -> Result<Change, RecordError> {
     match checked(record)? {
-        [CHANGE, delta @ ..] => Ok(Change { delta: FieldDelta::decode(delta)?, depth: 0 }),
-        [DEEP_CHANGE, depth, delta @ ..] => Ok(Change { delta: FieldDelta::decode(delta)?, depth: *depth }),
+        [CHANGE, delta @ ..] => Ok(Change { delta: StateDelta::decode(delta)?, depth: 0 }),
+        [DEEP_CHANGE, depth, delta @ ..] => Ok(Change { delta: StateDelta::decode(delta)?, depth: *depth }),
         [kind, ..] => Err(RecordError::Kind(*kind)),
         [] => Err(RecordError::Checksum),
     }
@@ -145,9 +158,9 @@ mod tests {
 
     use super::*;
 
-    fn field() -> (Field, FieldDelta) {
-        let mut field = Field::empty(FieldType::Counter);
-        let replica = ReplicaId::new(7, 1);
+    fn field() -> (FieldState, StateDelta) {
+        let mut field = FieldState::empty(FieldType::Counter);
+        let replica = ReplicaId::new(7, 1).into();
         field.apply_local("f", Operation::CounterAdd(5), replica, Hlc::default()).unwrap();
         let delta = field.apply_local("f", Operation::CounterAdd(-2), replica, Hlc::default()).unwrap();
         (field, delta)
@@ -168,6 +181,12 @@ mod tests {
         let (deep_base, deep_change) = (encode_base(&field, false, 9), encode_change(&delta, 9));
         assert_eq!(deep_base[..deep_base.len() - 4], [4, 0, 9, 1, 0, 1, 7, 1, 5, 2], "{deep_base:?}");
         assert_eq!(deep_change[..deep_change.len() - 4], [5, 9, 1, 0, 1, 7, 1, 5, 2], "{deep_change:?}");
+        let mut deleted = field.clone();
+        deleted.delete(ReplicaId::new(7, 1), Hlc { wall_ms: 9, logical: 0 });
+        let tombstone = encode_base(&deleted, true, 0);
+        assert_eq!(tombstone[..5], [6, 0, 1, 23, 9], "{tombstone:?}");
+        assert!(is_tombstone(&tombstone) && !is_tombstone(&base));
+        assert_eq!(decode_base(&tombstone).unwrap().field, deleted);
         let (base, change) = (decode_base(&deep_base).unwrap(), decode_change(&deep_change).unwrap());
         assert_eq!((base.field, base.depth, change.delta, change.depth), (field, 9, delta, 9));
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use arc_swap::ArcSwap;
-use edgefaas_crdt::{ApplyError, Field, FieldType, ReplicaId};
+use edgefaas_crdt::{ApplyError, Field, FieldState, FieldType, ReplicaId};
 use edgefaas_manifest::{Classes, ObjectClass, glob_matches};
 use fjall::{Database, Guard, Keyspace, Readable};
 use parking_lot::{Mutex, RwLock};
@@ -14,8 +14,10 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 use tokio::sync::Notify;
 
+use super::MAX_RECORDS_PER_OBJECT;
 use super::change::PeerDelta;
 use super::cluster_app::{self, CLUSTER_APP};
+use super::deletions::Deletions;
 use super::key::{FieldKey, object_prefix};
 use super::record;
 use super::share_requests::ShareRequests;
@@ -40,6 +42,7 @@ pub struct Objects {
     peers: Peers,
     fold: ArcSwap<FoldScope>,
     share_requests: ShareRequests,
+    deletions: Deletions,
     merges: AtomicU64,
     conflicts: AtomicU64,
     postponed: AtomicU64,
@@ -83,7 +86,7 @@ struct Peers {
 pub(crate) struct Slot(pub(super) RwLock<Stored>);
 
 pub(super) struct Stored {
-    pub field: Field,
+    pub field: FieldState,
     pub base_bytes: u64,
     /// Total size of the change records beside the base.
     pub changes_bytes: u64,
@@ -96,7 +99,7 @@ pub(super) struct Stored {
 }
 
 impl Stored {
-    pub fn new(field: Field) -> Self {
+    pub fn new(field: FieldState) -> Self {
         Self {
             field,
             base_bytes: 0,
@@ -177,6 +180,7 @@ impl Objects {
             peers: Peers::default(),
             fold: ArcSwap::default(),
             share_requests: ShareRequests::default(),
+            deletions: Deletions::default(),
             merges: AtomicU64::new(0),
             conflicts: AtomicU64::new(0),
             postponed: AtomicU64::new(0),
@@ -194,16 +198,17 @@ impl Objects {
     /// The disk cannot be read, or a record is damaged.
     pub fn read<R>(&self, key: &FieldKey, read: impl FnOnce(Option<&Field>) -> R) -> Result<R, StoreError> {
         match self.slot(key)? {
-            Some(slot) => Ok(read(Some(&slot.0.read().field))),
+            Some(slot) => Ok(read(slot.0.read().field.live())),
             None => Ok(read(None)),
         }
     }
 
-    /// Copy of a field with the depth of the call chain that made its last change; `None` if the field does not exist.
+    /// Copy of a field or of its tombstone, with the depth of the call chain that made its last change; `None` if there is
+    /// neither.
     ///
     /// # Errors
     /// The errors of [`read`](Self::read).
-    pub fn state(&self, key: &FieldKey) -> Result<Option<(Field, u8)>, StoreError> {
+    pub fn state(&self, key: &FieldKey) -> Result<Option<(FieldState, u8)>, StoreError> {
         let state = self.slot(key)?.map(|slot| {
             let stored = slot.0.read();
             (stored.field.clone(), stored.depth)
@@ -222,25 +227,52 @@ impl Objects {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<FieldKey>, StoreError> {
+        self.records(app, object, after, limit, |is_deleted| !is_deleted)
+    }
+
+    /// The same with the tombstones of deleted fields.
+    ///
+    /// # Errors
+    /// The errors of [`read`](Self::read).
+    pub fn fields_and_tombstones(&self, app: &str, object: &str) -> Result<Vec<FieldKey>, StoreError> {
+        self.records(app, object, None, MAX_RECORDS_PER_OBJECT, |_| true)
+    }
+
+    fn records(
+        &self,
+        app: &str,
+        object: &str,
+        after: Option<&str>,
+        limit: usize,
+        is_wanted: impl Fn(bool) -> bool,
+    ) -> Result<Vec<FieldKey>, StoreError> {
         let prefix = object_prefix(app, object);
         let from = match after {
             Some(field) => Bound::Excluded(format!("{prefix}{field}").into_bytes()),
             None => Bound::Included(prefix.clone().into_bytes()),
         };
-        let mut keys = Vec::new();
-        for entry in self.space.range::<Vec<u8>, _>((from, Bound::Unbounded)) {
-            let key = entry.key().map_err(|error| unreadable(keys.last(), error))?;
-            if !key.starts_with(prefix.as_bytes()) || keys.len() >= limit {
-                break;
-            }
-            keys.extend(FieldKey::parse(&key));
-        }
-        let mut all: std::collections::BTreeSet<_> = keys.into_iter().collect();
+        // Before the disk is read: a field that is written in the meantime is on the disk.
         let fits = |key: &&FieldKey| {
             key.object_prefix() == prefix && after.is_none_or(|after| key.field() > after)
         };
-        all.extend(self.unwritten.lock().keys().filter(fits).cloned());
-        Ok(all.into_iter().take(limit).collect())
+        let unwritten = self.unwritten_matching(fits);
+        let mut keys = std::collections::BTreeSet::new();
+        for entry in self.space.range::<Vec<u8>, _>((from, Bound::Unbounded)) {
+            let (key, record) = entry.into_inner().map_err(|error| unreadable(keys.last(), error))?;
+            if !key.starts_with(prefix.as_bytes()) || keys.len() >= limit {
+                break;
+            }
+            if record::split_change_key(&key).is_none() && is_wanted(record::is_tombstone(&record)) {
+                keys.extend(FieldKey::parse(&key));
+            }
+        }
+        for (key, slot) in unwritten {
+            match is_wanted(slot.0.read().field.is_deleted()) {
+                true => drop(keys.insert(key)),
+                false => drop(keys.remove(&key)),
+            }
+        }
+        Ok(keys.into_iter().take(limit).collect())
     }
 
     /// Objects in the order of their names, beginning after the given one, at most `limit`; of one app or of all.
@@ -268,6 +300,9 @@ impl Objects {
             if app.is_some_and(|app| app != field.app()) {
                 break;
             }
+            if record::is_tombstone(&value) && base.len() == key.len() {
+                continue;
+            }
             let name = (field.app().to_owned(), field.object().to_owned());
             if !objects.contains_key(&name) && objects.len() >= limit {
                 break;
@@ -280,7 +315,7 @@ impl Objects {
             });
             summary.bytes += (key.len() + value.len()) as u64;
             if base.len() == key.len() {
-                let field_type = record::decode_base(&value).map(|base| base.field.field_type());
+                let field_type = record::decode_base(&value).map(|base| base.field.field().field_type());
                 let field_type = field_type.map_err(|error| damaged(&field, &error))?;
                 summary.fields.insert(field.field().to_owned(), field_type);
             }
@@ -290,20 +325,21 @@ impl Objects {
             let name = (key.app().to_owned(), key.object().to_owned());
             let wanted = app.is_none_or(|app| app == key.app())
                 && after.is_none_or(|after| (key.app(), key.object()) > after);
-            if wanted {
+            let stored = slot.0.read();
+            if wanted && let Some(field) = stored.field.live() {
                 let summary = objects.entry(name).or_insert_with_key(|(app, object)| ObjectSummary {
                     app: app.clone(),
                     object: object.clone(),
                     fields: BTreeMap::new(),
                     bytes: 0,
                 });
-                summary.fields.insert(key.field().to_owned(), slot.0.read().field.field_type());
+                summary.fields.insert(key.field().to_owned(), field.field_type());
             }
         }
         Ok(objects.into_values().take(limit).collect())
     }
 
-    /// Calls `visit` with every field, from one consistent snapshot.
+    /// Calls `visit` with every field, from one consistent snapshot. Deleted fields are not visited.
     ///
     /// # Errors
     /// The errors of [`read`](Self::read), and the errors of `visit`.
@@ -313,7 +349,9 @@ impl Objects {
     ) -> Result<(), E> {
         let unwritten: Vec<_> = self.unwritten.lock().iter().map(|(k, s)| (k.clone(), s.clone())).collect();
         let snapshot = self.database.snapshot();
-        let mut current: Option<(FieldKey, Field)> = None;
+        let mut visit =
+            |key: &FieldKey, state: &FieldState| state.live().map_or(Ok(()), |field| visit(key, field));
+        let mut current: Option<(FieldKey, FieldState)> = None;
         for entry in snapshot.iter(&self.space) {
             let entry = entry.into_inner();
             let last = current.as_ref().map(|(key, _)| key);
@@ -348,7 +386,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Calls `visit` with the key of every field. Where a file is damaged, the keys on both sides of the damage.
+    /// Calls `visit` with the key of every field, also of deleted ones that have a tombstone. Where a file is damaged, the keys on both sides of the damage.
     pub fn visit_keys(&self, mut visit: impl FnMut(&FieldKey)) {
         if let Err((after, error)) = visit_side(self.space.iter(), &mut visit) {
             let up_to = visit_side(self.space.iter().rev(), &mut visit).err().and_then(|(key, _)| key);
@@ -489,6 +527,31 @@ impl Objects {
         self.cache.insert(key, slot);
     }
 
+    /// What the writer and the members of a cluster tell each other about deletions.
+    pub fn deletions(&self) -> &Deletions {
+        &self.deletions
+    }
+
+    /// The writer has dropped a field: it is not on the disk any more.
+    pub(super) fn dropped(&self, key: &FieldKey) {
+        self.unwritten.lock().remove(key);
+        self.cache.remove(key);
+    }
+
+    /// True if deleted fields leave tombstones: other nodes may have the field.
+    pub(super) fn keeps_tombstones(&self) -> bool {
+        self.are_peers_wanted()
+    }
+
+    fn unwritten_matching(&self, fits: impl Fn(&&FieldKey) -> bool) -> Vec<(FieldKey, Arc<Slot>)> {
+        let unwritten = self.unwritten.lock();
+        unwritten
+            .iter()
+            .filter(|(key, _)| fits(key))
+            .map(|(key, slot)| (key.clone(), slot.clone()))
+            .collect()
+    }
+
     pub(super) fn space(&self) -> &Keyspace {
         &self.space
     }
@@ -578,6 +641,8 @@ fn damaged(key: &FieldKey, error: &record::RecordError) -> StoreError {
     }
 }
 
+#[cfg(test)]
+mod deletion_tests;
 #[cfg(test)]
 mod depth_tests;
 #[cfg(test)]

@@ -28,8 +28,8 @@ pub struct ChangeNotice {
     pub field_type: FieldType,
     /// Value before; `None` if the field did not exist.
     pub previous: Option<Value>,
-    /// Value after.
-    pub value: Value,
+    /// Value after; `None` if the field was deleted.
+    pub value: Option<Value>,
     /// Origin of the last change.
     pub origin: Origin,
     /// Depth of the call chain: the number of functions that called or triggered one another before this change.

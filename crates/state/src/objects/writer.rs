@@ -13,7 +13,9 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use edgefaas_crdt::{Field, FieldType, HybridClock, Merged, Operation, ReplicaId};
+use edgefaas_crdt::{
+    Field, FieldState, FieldType, Hlc, HybridClock, Merged, Operation, Origin as Writer, ReplicaId,
+};
 use edgefaas_manifest::{ObjectClass, ObjectDurability, Origin};
 use edgefaas_platform::Clock;
 use fjall::OwnedWriteBatch;
@@ -24,7 +26,7 @@ use super::change::{FieldChange, PeerDelta};
 use super::key::FieldKey;
 use super::table::{Objects, Slot};
 use super::watch::ChangeNotice;
-use super::{MAX_FIELDS_PER_OBJECT, record};
+use super::{MAX_FIELDS_PER_OBJECT, MAX_RECORDS_PER_OBJECT, record};
 use crate::error::{CommitError, FieldRefused, StoreError};
 use crate::store::Durability;
 
@@ -32,6 +34,9 @@ use crate::store::Durability;
 const LARGE_FIELD_BYTES: usize = 4096;
 /// Maximum number of objects whose sizes are cached; the size of any other object is computed again.
 const MAX_SIZES: usize = 65_536;
+/// Maximum number of an update, or amount, in a record that is dropped. A field with a larger one keeps its tombstone until the
+/// node restarts, since all later fields would begin above it.
+const MAX_DROPPED_NUMBER: u64 = 1 << 40;
 /// Maximum clock skew of a peer before a warning is logged.
 const SKEW_TOLD: Duration = Duration::from_secs(60);
 
@@ -48,18 +53,29 @@ pub(crate) struct FieldWriter {
     unwritten: UnwrittenFields,
     write_due: Option<Instant>,
     skew_told: bool,
+    /// The replica, with the numbers that it used in dropped records.
+    writer: Writer,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct ObjectSize {
     bytes: u64,
     fields: usize,
+    tombstones: usize,
+}
+
+impl ObjectSize {
+    fn count(&mut self, (fields, tombstones): (i64, i64)) {
+        self.fields = self.fields.saturating_add_signed(fields as isize);
+        self.tombstones = self.tombstones.saturating_add_signed(tombstones as isize);
+    }
 }
 
 impl FieldWriter {
     pub fn new(objects: Arc<Objects>, clock: Clock) -> Self {
         Self {
             replica: objects.replica(),
+            writer: objects.replica().into(),
             objects,
             clock,
             hybrid: HybridClock::default(),
@@ -80,12 +96,10 @@ impl FieldWriter {
     pub fn takes_long(objects: &Objects, changes: &[(FieldKey, FieldChange)]) -> bool {
         changes.iter().any(|(key, change)| {
             let class = || objects.class(key.app(), key.object());
-            let field_type = match change {
-                FieldChange::Operate(operation) => operation.field_type(),
-                FieldChange::Merge { delta, .. } | FieldChange::Import(delta) => delta.field_type(),
-            };
-            let is_document =
-                matches!(field_type, FieldType::List | FieldType::Text | FieldType::Json | FieldType::Map);
+            let is_document = matches!(
+                change.field_type(),
+                Some(FieldType::List | FieldType::Text | FieldType::Json | FieldType::Map)
+            );
             is_document || durability(change, class) == Durability::Synced
         })
     }
@@ -149,6 +163,12 @@ impl FieldWriter {
         for (key, working) in &mut self.working {
             if working.has_to_be_written(all) {
                 working.write(&self.objects, batch, key);
+                if working.is_dropped() {
+                    let (number, generation) =
+                        working.read(|field| (field.highest_of(self.replica), field.generation()));
+                    self.writer.dropped_numbers = self.writer.dropped_numbers.max(number);
+                    self.writer.dropped_generations = self.writer.dropped_generations.max(generation);
+                }
             }
         }
         if !all {
@@ -175,6 +195,7 @@ impl FieldWriter {
                 uncount(&mut self.sizes, &key, &working);
                 continue;
             }
+            let is_dropped = working.is_dropped();
             let before = working.publish();
             self.unwritten.remove(&key);
             let due = working.due();
@@ -193,7 +214,10 @@ impl FieldWriter {
                 for_peers.push((key.clone(), PeerDelta { delta, depth: working.depth }));
             }
             let Working { slot, on_disk, origin, depth, previous, .. } = working;
-            self.objects.changed(key.clone(), slot.clone(), due == Due::Now);
+            match is_dropped {
+                true => self.objects.dropped(&key),
+                false => self.objects.changed(key.clone(), slot.clone(), due == Due::Now),
+            }
             // A watch may have begun after the change was applied. A subscriber that read the old value has to be
             // notified.
             let has_begun = previous.is_none() && self.objects.watches().covers(&key);
@@ -201,16 +225,17 @@ impl FieldWriter {
                 continue;
             }
             let stored = slot.0.read();
-            let (field_type, value) = (stored.field.field_type(), stored.field.value());
+            let (field_type, value) =
+                (stored.field.field().field_type(), stored.field.live().map(Field::value));
             drop(stored);
             let previous = match (previous, before) {
                 (Some(previous), _) => previous,
                 (None, _) if on_disk == OnDisk::Nothing => None,
-                (None, Some(before)) => Some(before.value()),
+                (None, Some(before)) => before.live().map(Field::value),
                 // A large field was changed in place: its previous value is gone.
                 (None, None) => None,
             };
-            if previous.as_ref() != Some(&value) {
+            if previous != value {
                 self.objects.watches().tell(ChangeNotice {
                     key,
                     field_type,
@@ -270,24 +295,24 @@ impl FieldWriter {
             self.check_quota(&key, operation, class.quota_bytes)?;
         }
         let durability = durability(&change, || class);
-        let lazy =
-            lazy && class.durability == ObjectDurability::Memory && durability == Durability::Written;
+        let is_removal = matches!(change, FieldChange::Delete | FieldChange::Drop { .. });
+        let lazy = lazy
+            && class.durability == ObjectDurability::Memory
+            && durability == Durability::Written
+            && !is_removal;
         let working = match self.working.entry(key.clone()) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
                 let watched = self.objects.watches().covers(&key);
                 let slot = self.objects.slot(&key).map_err(failed)?;
-                let working = match (slot, &change) {
+                let working = match (slot, change.field_type()) {
                     (Some(slot), _) => {
                         self.hybrid.observe(slot.0.read().field.latest(), 0);
                         Working::stored(slot, self.unwritten.get(&key), watched)
                     }
-                    (None, FieldChange::Operate(operation)) => {
-                        Working::made(operation.field_type(), watched.then_some(None))
-                    }
-                    (None, FieldChange::Merge { delta, .. } | FieldChange::Import(delta)) => {
-                        Working::made(delta.field_type(), watched.then_some(None))
-                    }
+                    (None, Some(field_type)) => Working::made(field_type, watched.then_some(None)),
+                    // There is nothing to remove.
+                    (None, None) => return Ok(durability),
                 };
                 entry.insert(working)
             }
@@ -299,24 +324,38 @@ impl FieldWriter {
                 working.on_disk = OnDisk::Outdated;
             }
         }
+        let counted = working.counts();
+        let mut tombstone = None;
+        if working.is_dropped()
+            && let FieldChange::Operate(operation) = &change
+        {
+            // A tombstone that is not written reserves neither its type nor its numbers.
+            let state = working.read(FieldState::clone);
+            let Writer { dropped_numbers, dropped_generations, .. } = &mut self.writer;
+            *dropped_numbers = (*dropped_numbers).max(state.highest_of(self.replica));
+            *dropped_generations = (*dropped_generations).max(state.generation());
+            working.begin_again(operation.field_type());
+            tombstone = Some(state);
+        }
         let now_ms = self.clock.now_unix_ms();
+        let observed = Hlc { wall_ms: self.objects.deletions().observed_ms(), logical: 0 };
+        self.hybrid.observe(observed, 0);
         let imported = matches!(change, FieldChange::Import(_));
         let depth = match &change {
             // The node changes shares by itself: the field remains as deep as it is.
             FieldChange::Operate(Operation::BoundedCounterWant(_) | Operation::BoundedCounterGrant) => {
                 working.slot.0.read().depth
             }
-            FieldChange::Operate(_) => depth,
+            FieldChange::Operate(_) | FieldChange::Delete => depth,
             FieldChange::Merge { depth, .. } => *depth,
-            FieldChange::Import(_) => 0,
+            FieldChange::Import(_) | FieldChange::Drop { .. } => 0,
         };
         let mut changes = false;
         match change {
             FieldChange::Operate(operation) => {
                 let now = self.hybrid.tick(now_ms);
-                let replica = self.replica;
-                let applied =
-                    working.field(|field| field.apply_local(key.field(), operation, replica, now));
+                let writer = self.writer;
+                let applied = working.field(|field| field.apply_local(key.field(), operation, writer, now));
                 match applied {
                     Ok(delta) => {
                         changes = !delta.is_empty();
@@ -326,6 +365,9 @@ impl FieldWriter {
                     Err(error) => {
                         // The request is recorded with this group.
                         self.objects.request_share(&key, &error);
+                        if let Some(tombstone) = tombstone {
+                            working.field(|field| *field = tombstone);
+                        }
                         if !working.is_changed() {
                             self.working.remove(&key);
                         }
@@ -335,7 +377,7 @@ impl FieldWriter {
                 }
             }
             FieldChange::Merge { delta, .. } | FieldChange::Import(delta) => {
-                let latest = Field::from(delta.clone()).latest();
+                let latest = delta.latest();
                 if !self.skew_told && latest.wall_ms > now_ms + SKEW_TOLD.as_millis() as u64 {
                     self.skew_told = true;
                     let ahead_s = (latest.wall_ms - now_ms) / 1000;
@@ -349,6 +391,15 @@ impl FieldWriter {
                 self.objects.count_merge();
                 let for_log = delta.clone();
                 match working.field(|field| field.merge(delta)) {
+                    Merged::Unchanged
+                        if for_log.is_live() && working.read(|field| is_agreed(field, &self.objects)) =>
+                    {
+                        // The sender lacks a deletion that all were believed to have.
+                        let now = self.hybrid.tick(now_ms);
+                        let again = working.field(|field| field.delete_again(now));
+                        working.deltas.add_own(again);
+                        changes = true;
+                    }
                     Merged::Unchanged => {}
                     Merged::Changed => changes = true,
                     Merged::TypeConflict { kept, lost } => {
@@ -366,18 +417,43 @@ impl FieldWriter {
                     working.deltas.add_others(for_log);
                 }
             }
+            FieldChange::Delete => {
+                let now = self.hybrid.tick(now_ms);
+                let replica = self.replica;
+                let delta = working.field(|field| field.delete(replica, now));
+                changes = !delta.is_empty();
+                working.origin = Origin::Local;
+                working.deltas.add_own(delta);
+                let number = working.read(|field| field.highest_of(replica));
+                working.drops |= !self.objects.keeps_tombstones() && number <= MAX_DROPPED_NUMBER;
+            }
+            FieldChange::Drop { up_to_ms } => {
+                let replica = self.replica;
+                let is_due = |field: &FieldState| {
+                    field.is_deleted()
+                        && field.deleted_at_ms() <= up_to_ms
+                        && field.highest_of(replica) <= MAX_DROPPED_NUMBER
+                };
+                changes = working.read(is_due);
+                working.drops |= changes;
+            }
         }
         if let Some(size) = self.sizes.get_mut(key.object_prefix()) {
             // Unwritten changes count by their size in memory; otherwise a group could exceed the quota as a whole.
             let bytes = working.field(|field| field.size_bytes()) as u64;
             let before_bytes = working.size.counted_bytes;
-            size.fields += usize::from(working.on_disk == OnDisk::Nothing && !working.is_touched());
             size.bytes = size.bytes.saturating_sub(before_bytes) + working.size.count(bytes);
         }
         working.touch(if lazy { Due::Within(class.write_interval) } else { Due::Now }, changes);
+        if let Some(size) = self.sizes.get_mut(key.object_prefix()) {
+            let now = working.counts();
+            size.count((now.0 - counted.0, now.1 - counted.1));
+        }
         if changes {
             working.depth = working.depth.max(depth);
+            working.drops &= is_removal;
         }
+        self.objects.deletions().note_clock(self.hybrid.latest().wall_ms);
         Ok(durability)
     }
 
@@ -397,7 +473,11 @@ impl FieldWriter {
                 for entry in self.objects.space().prefix(key.object_prefix()) {
                     let (key, value) = entry.into_inner().map_err(|error| failed(error.into()))?;
                     size.bytes += (key.len() + value.len()) as u64;
-                    size.fields += usize::from(record::split_change_key(&key).is_none());
+                    if record::split_change_key(&key).is_none() {
+                        let is_tombstone = record::is_tombstone(&value);
+                        size.fields += usize::from(!is_tombstone);
+                        size.tombstones += usize::from(is_tombstone);
+                    }
                 }
                 // Unwritten fields count as well.
                 let prefix = key.object_prefix();
@@ -408,7 +488,7 @@ impl FieldWriter {
                 }
                 for (_, working) in of_group {
                     size.bytes += working.size.counted_bytes;
-                    size.fields += usize::from(working.is_new_field());
+                    size.count(working.counts());
                 }
                 self.sizes.insert(prefix.into(), size);
                 size
@@ -421,9 +501,13 @@ impl FieldWriter {
                 FieldRefused::OverQuota { object, bytes, more_bytes: new_bytes, quota_bytes }.into()
             );
         }
-        let is_known =
-            || self.working.contains_key(key) || self.objects.slot(key).is_ok_and(|slot| slot.is_some());
-        if size.fields >= MAX_FIELDS_PER_OBJECT && !is_known() {
+        let is_known = || match self.working.get(key) {
+            Some(working) => working.read(|field| field.live().is_some()),
+            None => self.objects.read(key, |field| field.is_some()).unwrap_or(false),
+        };
+        let is_full =
+            size.fields >= MAX_FIELDS_PER_OBJECT || size.fields + size.tombstones >= MAX_RECORDS_PER_OBJECT;
+        if is_full && !is_known() {
             return Err(FieldRefused::TooManyFields { object: key.object().to_owned() }.into());
         }
         Ok(())
@@ -434,6 +518,7 @@ impl FieldWriter {
         changes.iter().any(|(key, change)| match change {
             FieldChange::Operate(operation) => self.grows(key, operation),
             FieldChange::Merge { .. } | FieldChange::Import(_) => true,
+            FieldChange::Delete | FieldChange::Drop { .. } => false,
         })
     }
 
@@ -484,11 +569,22 @@ impl FieldWriter {
     }
 }
 
+/// True if the field is deleted, and all members are believed to know that.
+fn is_agreed(field: &FieldState, objects: &Objects) -> bool {
+    field.is_deleted() && field.deleted_at_ms() <= objects.deletions().agreed_ms()
+}
+
 /// Durability that a change of an object of this class needs.
 fn durability(change: &FieldChange, class: impl FnOnce() -> ObjectClass) -> Durability {
-    let FieldChange::Operate(operation) = change else { return Durability::Written };
     // A spent share must survive a power cut before readers see it.
-    let synced = spends_shares(operation) || class().durability == ObjectDurability::Synced;
+    let spends = match change {
+        FieldChange::Operate(operation) => spends_shares(operation),
+        FieldChange::Delete => false,
+        FieldChange::Merge { .. } | FieldChange::Import(_) | FieldChange::Drop { .. } => {
+            return Durability::Written;
+        }
+    };
+    let synced = spends || class().durability == ObjectDurability::Synced;
     if synced { Durability::Synced } else { Durability::Written }
 }
 
@@ -518,7 +614,8 @@ fn grows(operation: &Operation) -> bool {
 /// Restores the counted size of a field that is rolled back.
 fn uncount(sizes: &mut HashMap<Arc<str>, ObjectSize>, key: &FieldKey, working: &Working) {
     if let Some(size) = sizes.get_mut(key.object_prefix()) {
-        size.fields -= usize::from(working.is_new_field()).min(size.fields);
+        let (fields, tombstones) = working.counts();
+        size.count((-fields, -tombstones));
         size.bytes = size.bytes.saturating_sub(working.size.counted_bytes) + working.size.carried_bytes;
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use edgefaas_crdt::{FieldDelta, Operation};
+use edgefaas_crdt::{FieldDelta, Operation, StateDelta};
 use edgefaas_platform::Taken;
 use fjall::{Keyspace, OwnedWriteBatch, UserValue};
 
@@ -77,13 +77,25 @@ impl Batch {
     }
 
     /// Merges a delta of a peer into a field. `depth` is the depth of the call chain on the peer.
-    pub fn merge(&mut self, key: FieldKey, delta: FieldDelta, depth: u8) {
+    pub fn merge(&mut self, key: FieldKey, delta: impl Into<StateDelta>, depth: u8) {
+        let delta = delta.into();
         self.fields.push((key, FieldChange::Merge { delta, depth }));
     }
 
     /// Merges a delta of an archive into a field; peers get it as well.
     pub fn import(&mut self, key: FieldKey, delta: FieldDelta) {
-        self.fields.push((key, FieldChange::Import(delta)));
+        self.fields.push((key, FieldChange::Import(delta.into())));
+    }
+
+    /// Deletes a field of an object. A field that does not exist is no error.
+    pub fn delete_field(&mut self, key: FieldKey) {
+        self.fields.push((key, FieldChange::Delete));
+    }
+
+    /// Drops the tombstone of a field, if the field is deleted and the deletion was made up to this time, in milliseconds since
+    /// the Unix epoch. Every member must have the tombstone.
+    pub fn drop_tombstone(&mut self, key: FieldKey, up_to_ms: u64) {
+        self.fields.push((key, FieldChange::Drop { up_to_ms }));
     }
 
     /// Sets the depth of the call chain whose operations change objects.

@@ -71,7 +71,9 @@ enum Remainder {
 
 fn remainder(change: &FieldChange) -> Remainder {
     match change {
-        FieldChange::Operate(Operation::SetClear | Operation::MapClear) => Remainder::Nothing,
+        FieldChange::Operate(Operation::SetClear | Operation::MapClear)
+        | FieldChange::Delete
+        | FieldChange::Drop { .. } => Remainder::Nothing,
         FieldChange::Operate(Operation::RegisterSet(value)) => Remainder::Value(value.len() as u64),
         _ => Remainder::Everything,
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use edgefaas_crdt::{Field, FieldDelta, FieldType, Value};
+use edgefaas_crdt::{Field, FieldState, FieldType, StateDelta, Value};
 use edgefaas_manifest::Origin;
 use fjall::OwnedWriteBatch;
 use parking_lot::RwLock;
@@ -27,12 +27,16 @@ pub(super) struct Working {
     pub origin: Origin,
     /// Greatest depth of the call chains that changed the field.
     pub depth: u8,
+    /// The field existed, and was not deleted, before the group.
+    pub was_live: bool,
+    /// The record is dropped if the field is deleted when the group is written.
+    pub drops: bool,
 }
 
 /// Location of the group's changes.
 enum Content {
     /// A copy has the changes; readers see them after the commit.
-    Copy(Field),
+    Copy(FieldState),
     /// The slot has the changes; readers see them before the commit.
     InPlace,
 }
@@ -40,8 +44,8 @@ enum Content {
 /// Changes of the group: this node's own, and those of other members.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Deltas {
-    pub own: Option<FieldDelta>,
-    pub others: Option<FieldDelta>,
+    pub own: Option<StateDelta>,
+    pub others: Option<StateDelta>,
 }
 
 /// Progress of the group with the field.
@@ -91,7 +95,7 @@ pub(super) struct SizeCount {
 pub(super) enum Before {
     /// The group had not touched it.
     Untouched,
-    Copy(Box<Field>, Option<FieldDelta>),
+    Copy(Box<FieldState>, Option<StateDelta>),
     /// The field is too large for a second copy: it is reloaded from the disk, and the changes of the group are here.
     Reload(Deltas),
 }
@@ -103,7 +107,8 @@ impl Working {
         // Changes that the disk lacks could not be reloaded if a batch fails.
         let is_small = unwritten.is_some() || stored.field.size_bytes() < LARGE_FIELD_BYTES;
         let content = if is_small { Content::Copy(stored.field.clone()) } else { Content::InPlace };
-        let previous = is_watched.then(|| Some(stored.field.value()));
+        let previous = is_watched.then(|| stored.field.live().map(Field::value));
+        let was_live = stored.field.live().is_some();
         let start_bytes = stored.field.size_bytes() as u64;
         drop(stored);
         let (on_disk, carried_bytes) = match unwritten {
@@ -111,12 +116,12 @@ impl Working {
             None => (OnDisk::Current, 0),
         };
         let size = SizeCount { counted_bytes: carried_bytes, carried_bytes, start_bytes, grown_bytes: 0 };
-        Self { size, ..Self::new(slot, content, on_disk, previous) }
+        Self { size, was_live, ..Self::new(slot, content, on_disk, previous) }
     }
 
     /// A field that does not exist yet.
     pub fn made(field_type: FieldType, previous: Option<Option<Value>>) -> Self {
-        let field = Field::empty(field_type);
+        let field = FieldState::empty(field_type);
         let slot = Arc::new(Slot(RwLock::new(Stored::new(field.clone()))));
         Self::new(slot, Content::Copy(field), OnDisk::Nothing, previous)
     }
@@ -125,7 +130,8 @@ impl Working {
     pub fn unwritten(slot: Arc<Slot>, counted_bytes: u64) -> Self {
         let size = SizeCount { counted_bytes, ..SizeCount::default() };
         let (stage, depth) = (Stage::Changed(Due::Now), slot.0.read().depth);
-        Self { size, stage, depth, ..Self::new(slot, Content::InPlace, OnDisk::Outdated, None) }
+        let was_live = slot.0.read().field.live().is_some();
+        Self { size, stage, depth, was_live, ..Self::new(slot, Content::InPlace, OnDisk::Outdated, None) }
     }
 
     fn new(slot: Arc<Slot>, content: Content, on_disk: OnDisk, previous: Option<Option<Value>>) -> Self {
@@ -139,6 +145,8 @@ impl Working {
             previous,
             origin: Origin::Local,
             depth: 0,
+            was_live: false,
+            drops: false,
         }
     }
 
@@ -150,11 +158,6 @@ impl Working {
     /// True if the group has changed it.
     pub fn is_changed(&self) -> bool {
         matches!(self.stage, Stage::Changed(_))
-    }
-
-    /// True if the group creates the field.
-    pub fn is_new_field(&self) -> bool {
-        self.on_disk == OnDisk::Nothing && self.is_touched()
     }
 
     /// Notes an applied operation. If one operation of the group is due now, all are.
@@ -181,15 +184,48 @@ impl Working {
     }
 
     /// Applies `change` to the field as the group sees it.
-    pub fn field<R>(&mut self, change: impl FnOnce(&mut Field) -> R) -> R {
+    pub fn field<R>(&mut self, change: impl FnOnce(&mut FieldState) -> R) -> R {
         match &mut self.content {
             Content::Copy(field) => change(field),
             Content::InPlace => change(&mut self.slot.0.write().field),
         }
     }
 
+    /// Replaces a deleted field, whose tombstone nobody needs, by an empty one of another type.
+    pub fn begin_again(&mut self, field_type: FieldType) {
+        self.field(|field| *field = FieldState::empty(field_type));
+        self.deltas = Deltas::default();
+        if self.on_disk == OnDisk::Current {
+            // The record has a field that the deltas do not lead to.
+            self.on_disk = OnDisk::Outdated;
+        }
+    }
+
+    /// True if the group drops the field: the field is deleted, and the record is to be dropped.
+    pub fn is_dropped(&self) -> bool {
+        self.drops && self.read(FieldState::is_deleted)
+    }
+
+    /// Reads the field as the group sees it.
+    pub fn read<R>(&self, read: impl FnOnce(&FieldState) -> R) -> R {
+        match &self.content {
+            Content::Copy(field) => read(field),
+            Content::InPlace => read(&self.slot.0.read().field),
+        }
+    }
+
+    /// Change of the number of the object's fields by the group, and of its tombstones.
+    pub fn counts(&self) -> (i64, i64) {
+        let (existed, was_live) = (self.on_disk != OnDisk::Nothing, self.was_live);
+        let (is_live, is_deleted) =
+            self.read(|field| (self.is_touched() && field.live().is_some(), field.is_deleted()));
+        let is_live = if self.is_touched() { is_live } else { was_live };
+        let tombstones = i64::from(is_deleted && !self.drops) - i64::from(existed && !was_live);
+        (i64::from(is_live) - i64::from(was_live), tombstones)
+    }
+
     /// Publishes the copy to readers and returns the field before the group; `None` if it was changed in place.
-    pub fn publish(&mut self) -> Option<Field> {
+    pub fn publish(&mut self) -> Option<FieldState> {
         let mut stored = self.slot.0.write();
         stored.depth = self.depth;
         match std::mem::replace(&mut self.content, Content::InPlace) {
@@ -211,7 +247,7 @@ impl Working {
     }
 
     /// Rolls the copy back to its state before a batch.
-    pub fn restore(&mut self, field: Field, own: Option<FieldDelta>) {
+    pub fn restore(&mut self, field: FieldState, own: Option<StateDelta>) {
         self.content = Content::Copy(field);
         self.deltas.own = own;
     }
@@ -222,6 +258,10 @@ impl Working {
             self.stage = Stage::Changed(Due::Now);
         }
         let space = objects.space();
+        if self.is_dropped() {
+            self.drop_record(objects, batch, key);
+            return;
+        }
         let mut stored = self.slot.0.write();
         stored.is_folded |= objects.is_folded(key);
         let before_bytes = stored.base_bytes + stored.changes_bytes;
@@ -229,7 +269,7 @@ impl Working {
             Content::Copy(field) => field,
             Content::InPlace => &stored.field,
         };
-        let is_large = field.size_bytes() >= LARGE_FIELD_BYTES;
+        let is_large = field.size_bytes() >= LARGE_FIELD_BYTES && !field.is_deleted();
         if is_large
             && stored.changes_follow
             && self.on_disk == OnDisk::Current
@@ -257,19 +297,33 @@ impl Working {
         (stored.changes_bytes, stored.next_change, stored.changes_follow) = (0, 0, is_large);
         batch.insert(space, key.as_bytes(), base);
     }
+
+    fn drop_record(&mut self, objects: &Objects, batch: &mut OwnedWriteBatch, key: &FieldKey) {
+        let mut stored = self.slot.0.write();
+        for number in 0..stored.next_change {
+            batch.remove(objects.space(), record::change_key(key.as_bytes(), number));
+        }
+        batch.remove(objects.space(), key.as_bytes());
+        if self.on_disk != OnDisk::Nothing {
+            let bytes = stored.base_bytes + stored.changes_bytes + key.as_bytes().len() as u64;
+            self.size.grown_bytes = -(bytes as i64);
+        }
+        (stored.base_bytes, stored.changes_bytes, stored.next_change) = (0, 0, 0);
+        stored.changes_follow = false;
+    }
 }
 
 impl Deltas {
-    pub fn add_own(&mut self, delta: FieldDelta) {
+    pub fn add_own(&mut self, delta: StateDelta) {
         merge_into(&mut self.own, delta);
     }
 
-    pub fn add_others(&mut self, delta: FieldDelta) {
+    pub fn add_others(&mut self, delta: StateDelta) {
         merge_into(&mut self.others, delta);
     }
 
     /// Both deltas merged.
-    fn merged(&self) -> Option<FieldDelta> {
+    fn merged(&self) -> Option<StateDelta> {
         let mut merged = self.own.clone();
         if let Some(others) = self.others.clone() {
             merge_into(&mut merged, others);
@@ -286,7 +340,7 @@ impl SizeCount {
     }
 }
 
-fn merge_into(deltas: &mut Option<FieldDelta>, delta: FieldDelta) {
+fn merge_into(deltas: &mut Option<StateDelta>, delta: StateDelta) {
     match deltas {
         Some(before) => drop(before.merge(delta)),
         None => *deltas = Some(delta),

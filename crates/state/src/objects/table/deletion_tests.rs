@@ -1,0 +1,225 @@
+use std::path::Path;
+
+use edgefaas_crdt::{Operation, StateDelta, Value};
+use edgefaas_platform::Clock;
+
+use super::*;
+use crate::error::CommitError;
+use crate::objects::WatchScope;
+use crate::store::{Batch, Durability, Store, StoreOptions};
+
+const NOW_MS: u64 = 1_800_000_000_000;
+
+fn open(dir: &Path) -> Arc<Store> {
+    Arc::new(Store::open(&StoreOptions::small(dir), Clock::new(|| NOW_MS)).unwrap())
+}
+
+fn key(field: &str) -> FieldKey {
+    FieldKey::new("app", "object", field)
+}
+
+fn set(value: impl Into<bytes::Bytes>) -> Operation {
+    Operation::RegisterSet(value.into())
+}
+
+async fn change(store: &Store, changes: impl FnOnce(&mut Batch)) -> Result<(), CommitError> {
+    let mut batch = Batch::default();
+    changes(&mut batch);
+    store.committer().commit(batch, Durability::Written).await
+}
+
+fn value(store: &Store, field: &str) -> Option<Value> {
+    store.objects().read(&key(field), |field| field.map(Field::value)).unwrap()
+}
+
+fn names(store: &Store) -> Vec<String> {
+    let keys = store.objects().fields("app", "object", None, 100).unwrap();
+    keys.iter().map(|key| key.field().to_owned()).collect()
+}
+
+fn records(store: &Store) -> usize {
+    store.objects().space().iter().count()
+}
+
+#[tokio::test]
+async fn a_field_of_one_node_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let large: bytes::Bytes = vec![7; 50_000].into();
+    change(&store, |batch| {
+        batch.operate(key("counter"), Operation::CounterAdd(5));
+        batch.operate(key("large"), set(large.clone()));
+        batch.operate(key("stays"), Operation::CounterAdd(1));
+    })
+    .await
+    .unwrap();
+    // A change of a large field is a record of its own.
+    change(&store, |batch| batch.operate(key("set"), Operation::SetAdd(vec![1; 9_000].into())))
+        .await
+        .unwrap();
+    change(&store, |batch| batch.operate(key("set"), Operation::SetAdd("x".into()))).await.unwrap();
+    assert_eq!(records(&store), 5);
+    change(&store, |batch| {
+        for field in ["counter", "large", "set", "none"] {
+            batch.delete_field(key(field));
+        }
+    })
+    .await
+    .unwrap();
+    assert_eq!(
+        (value(&store, "counter"), value(&store, "large"), value(&store, "set")),
+        (None, None, None)
+    );
+    assert_eq!((names(&store), records(&store)), (vec!["stays".to_owned()], 1));
+    let listed = store.objects().list(None, None, 10).unwrap();
+    assert_eq!(listed[0].fields.keys().collect::<Vec<_>>(), ["stays"]);
+    // The name can have another type, also in one batch with the deletion.
+    change(&store, |batch| batch.operate(key("counter"), set("text"))).await.unwrap();
+    change(&store, |batch| {
+        batch.delete_field(key("counter"));
+        batch.operate(key("counter"), Operation::SetAdd("x".into()));
+    })
+    .await
+    .unwrap();
+    assert_eq!(value(&store, "counter"), Some(Value::Values(vec!["x".into()])));
+    change(&store, |batch| batch.delete_field(key("stays"))).await.unwrap();
+    drop(store);
+    let store = open(dir.path());
+    assert_eq!(names(&store), ["counter"]);
+    change(&store, |batch| batch.delete_field(key("counter"))).await.unwrap();
+    assert_eq!((records(&store), store.objects().list(None, None, 10).unwrap()), (0, vec![]));
+}
+
+#[tokio::test]
+async fn a_refused_batch_deletes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let elements = [vec![1; 3_000], vec![2; 3_000]];
+    for element in &elements {
+        change(&store, |batch| batch.operate(key("large"), Operation::SetAdd(element.clone().into())))
+            .await
+            .unwrap();
+    }
+    change(&store, |batch| batch.operate(key("small"), Operation::CounterAdd(5))).await.unwrap();
+    for second in [Operation::CounterAdd(1), set("x")] {
+        let refused = change(&store, |batch| {
+            batch.delete_field(key("large"));
+            batch.delete_field(key("small"));
+            batch.operate(key("large"), second);
+            batch.operate(key("other"), Operation::CounterAdd(i64::MAX));
+            batch.operate(key("other"), Operation::CounterAdd(1));
+        });
+        assert!(matches!(refused.await, Err(CommitError::Field(_))));
+        assert_eq!(value(&store, "large"), Some(Value::Values(elements.clone().map(Into::into).into())));
+        assert_eq!(value(&store, "small"), Some(Value::Integer(5)));
+        assert_eq!(names(&store), ["large", "small"]);
+    }
+}
+
+#[tokio::test]
+async fn deleted_bytes_and_fields_do_not_count() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    // The quota is 4 MiB.
+    for _ in 0..20 {
+        change(&store, |batch| batch.operate(key("big"), set(vec![7; 1 << 20]))).await.unwrap();
+        change(&store, |batch| batch.operate(key("big2"), set(vec![7; 1 << 20]))).await.unwrap();
+        change(&store, |batch| {
+            batch.delete_field(key("big"));
+            batch.delete_field(key("big2"));
+        })
+        .await
+        .unwrap();
+    }
+    for round in 0..3 {
+        for chunk in 0..10 {
+            change(&store, |batch| {
+                let field = |number: usize| key(&format!("f{round}-{chunk}-{number}"));
+                (0..1000).for_each(|number| batch.operate(field(number), Operation::CounterAdd(1)));
+            })
+            .await
+            .unwrap();
+        }
+        let full = change(&store, |batch| batch.operate(key("more"), Operation::CounterAdd(1))).await;
+        assert!(full.unwrap_err().to_string().contains("10000 fields"));
+        for chunk in 0..10 {
+            change(&store, |batch| {
+                (0..1000).for_each(|number| batch.delete_field(key(&format!("f{round}-{chunk}-{number}"))));
+            })
+            .await
+            .unwrap();
+        }
+    }
+    assert_eq!(records(&store), 0);
+}
+
+#[tokio::test]
+async fn a_member_keeps_a_tombstone_until_it_is_dropped() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    store.objects().collect_for_peers();
+    change(&store, |batch| batch.operate(key("f"), Operation::CounterAdd(5))).await.unwrap();
+    store.objects().take_for_peers().await;
+    change(&store, |batch| batch.delete_field(key("f"))).await.unwrap();
+    let deltas = store.objects().take_for_peers().await;
+    let tombstone = FieldState::from(deltas[&key("f")].delta.clone());
+    assert!(tombstone.is_deleted() && tombstone.deleted_at_ms() == NOW_MS);
+    assert_eq!((names(&store), records(&store), value(&store, "f")), (vec![], 1, None));
+    let kept = store.objects().fields_and_tombstones("app", "object").unwrap();
+    assert_eq!(kept, [key("f")]);
+    drop(store);
+
+    let store = open(dir.path());
+    store.objects().collect_for_peers();
+    assert_eq!((names(&store), records(&store), value(&store, "f")), (vec![], 1, None));
+    let refused = change(&store, |batch| batch.operate(key("f"), set("x"))).await.unwrap_err();
+    assert!(refused.to_string().contains("was a counter"), "{refused}");
+    for (up_to_ms, left) in [(NOW_MS - 1, 1), (NOW_MS, 0)] {
+        change(&store, |batch| batch.drop_tombstone(key("f"), up_to_ms)).await.unwrap();
+        assert_eq!(records(&store), left);
+    }
+    change(&store, |batch| batch.operate(key("f"), set("x"))).await.unwrap();
+    change(&store, |batch| batch.drop_tombstone(key("f"), u64::MAX)).await.unwrap();
+    assert_eq!(value(&store, "f"), Some(Value::Register(Some("x".into()))));
+}
+
+/// A member that lacks the deletion sends the field: it gets the deletion again, with a new time.
+#[tokio::test]
+async fn a_deletion_that_a_member_lacks_is_told_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    store.objects().collect_for_peers();
+    change(&store, |batch| batch.operate(key("f"), Operation::CounterAdd(5))).await.unwrap();
+    let (state, _) = store.objects().state(&key("f")).unwrap().unwrap();
+    change(&store, |batch| batch.delete_field(key("f"))).await.unwrap();
+    store.objects().take_for_peers().await;
+    let old = StateDelta::from(state);
+    change(&store, |batch| batch.merge(key("f"), old.clone(), 0)).await.unwrap();
+    assert!(store.objects().peers.deltas.lock().is_empty(), "the members are not believed to know it");
+    store.objects().deletions().set_agreed(NOW_MS);
+    assert!(store.objects().deletions().observe(NOW_MS + 5_000, NOW_MS));
+    change(&store, |batch| batch.merge(key("f"), old, 0)).await.unwrap();
+    let deltas = store.objects().take_for_peers().await;
+    assert_eq!(FieldState::from(deltas[&key("f")].delta.clone()).deleted_at_ms(), NOW_MS + 5_000);
+    assert_eq!(value(&store, "f"), None);
+}
+
+#[tokio::test]
+async fn a_watch_is_told_of_a_deletion() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let scope = WatchScope { app: "app".into(), object: "*".into(), field: None };
+    let mut watch = store.objects().watch(scope);
+    change(&store, |batch| batch.operate(key("f"), Operation::CounterAdd(5))).await.unwrap();
+    let (notice, _) = watch.next().await;
+    assert_eq!((notice.previous, notice.value), (None, Some(Value::Integer(5))));
+    change(&store, |batch| batch.delete_field(key("f"))).await.unwrap();
+    let (notice, _) = watch.next().await;
+    assert_eq!(
+        (notice.previous, notice.value, notice.field_type),
+        (Some(Value::Integer(5)), None, FieldType::Counter)
+    );
+    change(&store, |batch| batch.operate(key("f"), set("x"))).await.unwrap();
+    let (notice, _) = watch.next().await;
+    assert_eq!((notice.previous, notice.value), (None, Some(Value::Register(Some("x".into())))));
+}
