@@ -248,7 +248,9 @@ proptest! {
         }
         for delta in deltas {
             reference.merge(delta.clone());
-            fields.iter_mut().for_each(|field| drop(field.merge(delta.clone())));
+            for field in &mut fields {
+                field.merge(delta.clone());
+            }
         }
         for field in &fields {
             prop_assert_eq!(field.field().value(), reference.field().value());

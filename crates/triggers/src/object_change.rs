@@ -152,7 +152,7 @@ fn event(notice: &ChangeNotice) -> Event {
         "field": field,
         "type": notice.field_type.to_string(),
         "previous": notice.previous.as_ref().map(json_of_value),
-        "value": json_of_value(&notice.value),
+        "value": notice.value.as_ref().map(json_of_value),
         "origin": notice.origin.as_str(),
     });
     Event { trigger: Trigger::Object(ObjectChange { object, field }), body: body.to_string().into() }

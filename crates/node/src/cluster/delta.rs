@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use edgefaas_cluster::replication::{Delta, ObjectKey};
-use edgefaas_crdt::FieldDelta;
-use edgefaas_state::objects::{FieldKey, MAX_FIELDS_PER_OBJECT, name_error};
+use edgefaas_crdt::StateDelta;
+use edgefaas_state::objects::{FieldKey, MAX_RECORDS_PER_OBJECT, name_error};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 /// Changes of some fields of one object.
 #[derive(Debug, Clone, Default)]
 pub struct ObjectDelta {
-    fields: BTreeMap<Arc<str>, FieldDelta>,
+    fields: BTreeMap<Arc<str>, StateDelta>,
     /// Greatest depth of the call chains that made the changes.
     depth: u8,
 }
@@ -45,7 +45,7 @@ struct Entry<'a> {
 
 impl ObjectDelta {
     /// Adds a change of a field, made at this depth.
-    pub fn add(&mut self, field: &str, delta: FieldDelta, depth: u8) {
+    pub fn add(&mut self, field: &str, delta: StateDelta, depth: u8) {
         self.depth = self.depth.max(depth);
         match self.fields.get_mut(field) {
             Some(before) => drop(before.merge(delta)),
@@ -86,9 +86,9 @@ impl Delta for ObjectDelta {
 }
 
 /// Decodes a payload of a peer.
-pub fn decode(object: &ObjectKey, payload: &[u8]) -> Result<Vec<(FieldKey, FieldDelta)>, PayloadError> {
+pub fn decode(object: &ObjectKey, payload: &[u8]) -> Result<Vec<(FieldKey, StateDelta)>, PayloadError> {
     let entries: Vec<Entry<'_>> = postcard::from_bytes(payload).map_err(PayloadError::Malformed)?;
-    if entries.is_empty() || entries.len() > MAX_FIELDS_PER_OBJECT {
+    if entries.is_empty() || entries.len() > MAX_RECORDS_PER_OBJECT {
         return Err(PayloadError::Count(entries.len()));
     }
     if let Some(reason) = name_error("app's", &object.app).or_else(|| name_error("object", &object.object))
@@ -99,7 +99,7 @@ pub fn decode(object: &ObjectKey, payload: &[u8]) -> Result<Vec<(FieldKey, Field
         if let Some(reason) = name_error("field", entry.name) {
             return Err(PayloadError::Name(reason));
         }
-        let delta = FieldDelta::decode(&entry.field)?;
+        let delta = StateDelta::decode(&entry.field)?;
         Ok((FieldKey::new(&object.app, &object.object, entry.name), delta))
     };
     entries.into_iter().map(field).collect()
@@ -107,20 +107,20 @@ pub fn decode(object: &ObjectKey, payload: &[u8]) -> Result<Vec<(FieldKey, Field
 
 #[cfg(test)]
 mod tests {
-    use edgefaas_crdt::{Field, FieldType, Hlc, Operation, ReplicaId};
+    use edgefaas_crdt::{FieldState, FieldType, Hlc, Operation, ReplicaId};
     use proptest::prelude::*;
 
     use super::*;
 
     impl ObjectDelta {
-        fn of(field: &str, delta: FieldDelta) -> Self {
+        fn of(field: &str, delta: StateDelta) -> Self {
             Self { fields: BTreeMap::from([(field.into(), delta)]), depth: 0 }
         }
     }
 
-    fn delta(amount: i64) -> FieldDelta {
-        let mut field = Field::empty(FieldType::Counter);
-        let replica = ReplicaId::new(u64::MAX / 3, 4);
+    fn delta(amount: i64) -> StateDelta {
+        let mut field = FieldState::empty(FieldType::Counter);
+        let replica = ReplicaId::new(u64::MAX / 3, 4).into();
         field.apply_local("f", Operation::CounterAdd(amount), replica, Hlc::default()).unwrap()
     }
 

@@ -11,7 +11,7 @@ use edgefaas_cluster::replication::{
 use edgefaas_cluster::{
     Event as TransportEvent, EventReceiver, Handle, Membership, SendError, TaskTime, TaskTimer,
 };
-use edgefaas_crdt::{Field, FieldDelta, FieldType, Operation};
+use edgefaas_crdt::{Field, FieldType, Operation, StateDelta};
 use edgefaas_functions::registry::{Code, Registry, Routes};
 use edgefaas_state::objects::{CLUSTER_APP, FieldKey, FoldScope, PeerDelta, Recoveries, own_object};
 use edgefaas_state::store::{Batch, Durability, Store, StoreError};
@@ -151,7 +151,7 @@ struct Received {
     node: NodeId,
     object: ObjectKey,
     copies: u8,
-    fields: Vec<(FieldKey, FieldDelta)>,
+    fields: Vec<(FieldKey, StateDelta)>,
     /// Depth of the call chain that made them.
     depth: u8,
 }

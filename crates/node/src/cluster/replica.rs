@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use edgefaas_cluster::replication::{ObjectKey, Replica};
-use edgefaas_state::objects::{CLUSTER_APP, FieldKey, MAX_FIELDS_PER_OBJECT, Objects};
+use edgefaas_state::objects::{CLUSTER_APP, FieldKey, Objects};
 use edgefaas_state::store::StoreError;
 use parking_lot::Mutex;
 use xxhash_rust::xxh3::Xxh3Default;
@@ -46,7 +46,7 @@ impl LocalReplica {
     }
 
     fn fields(&self, object: &ObjectKey) -> Vec<FieldKey> {
-        let keys = self.objects.fields(&object.app, &object.object, None, MAX_FIELDS_PER_OBJECT);
+        let keys = self.objects.fields_and_tombstones(&object.app, &object.object);
         keys.unwrap_or_else(|error| {
             tracing::error!(%object, %error, "an object cannot be read and is not replicated");
             Vec::new()

@@ -183,7 +183,7 @@ impl Objects for ObjectsService {
                     field: notice.key.field().to_owned(),
                     r#type: notice.field_type.to_string(),
                     previous_json: notice.previous.as_ref().map(|value| json_of_value(value).to_string()),
-                    json: json_of_value(&notice.value).to_string(),
+                    json: notice.value.as_ref().map(json_of_value).unwrap_or_default().to_string(),
                     origin: notice.origin.as_str().to_owned(),
                     lost_before,
                 };
