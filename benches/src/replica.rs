@@ -2,9 +2,10 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use bytes::Bytes;
-use edgefaas_cluster::replication::{Delta, NodeId, ObjectKey, Replica};
+use edgefaas_cluster::replication::{Delta, NodeId, ObjectDigest, ObjectKey, Part, Replica, View};
 use edgefaas_cluster::simulation::SimulatedReplica;
 use edgefaas_crdt::{Field, FieldDelta, FieldType, Hlc, Operation, ReplicaId, Value};
 
@@ -117,19 +118,21 @@ impl Delta for Change {
 impl Replica for Objects {
     type Delta = Change;
 
-    fn digests(&self, visit: &mut dyn FnMut(&ObjectKey, u64)) {
-        self.fields.iter().for_each(|(object, kept)| visit(object, kept.digest()));
+    fn digests(&self, hashes: RangeInclusive<u64>, visit: &mut dyn FnMut(&ObjectKey, ObjectDigest)) {
+        for (object, kept) in self.fields.iter().filter(|(object, _)| hashes.contains(&object.hash64())) {
+            visit(object, kept.digest().into());
+        }
     }
 
-    fn digest(&self, object: &ObjectKey) -> Option<u64> {
+    fn digest(&self, object: &ObjectKey, _: View) -> Option<u64> {
         self.fields.get(object).map(Kept::digest)
     }
 
-    fn field_digests(&self, object: &ObjectKey) -> Vec<(String, u64)> {
-        self.digest(object).map(|digest| (FIELD.to_owned(), digest)).into_iter().collect()
+    fn field_digests(&self, object: &ObjectKey, view: View) -> Vec<(String, u64)> {
+        self.digest(object, view).map(|digest| (FIELD.to_owned(), digest)).into_iter().collect()
     }
 
-    fn state(&self, object: &ObjectKey, _: Option<&[String]>) -> Option<Change> {
+    fn state(&self, object: &ObjectKey, _: Option<&[String]>, _: Part) -> Option<Change> {
         self.fields.get(object).map(|kept| Change(kept.field.clone().into()))
     }
 
@@ -159,12 +162,12 @@ mod tests {
         for objects in [&mut one, &mut other] {
             objects.fill(&object, 10);
         }
-        assert_eq!(one.digest(&object), other.digest(&object));
+        assert_eq!(one.digest(&object, View::ALL), other.digest(&object, View::ALL));
         let mut change = one.insert(&object, 100);
         Delta::merge(&mut change, one.insert(&object, 101));
-        assert_ne!(one.digest(&object), other.digest(&object));
+        assert_ne!(one.digest(&object, View::ALL), other.digest(&object, View::ALL));
         assert!(SimulatedReplica::merge(&mut other, NodeId(1), &object, 1, &change.encode()));
-        assert_eq!(one.digest(&object), other.digest(&object));
+        assert_eq!(one.digest(&object, View::ALL), other.digest(&object, View::ALL));
         assert!(!SimulatedReplica::merge(&mut other, NodeId(1), &object, 1, b"nonsense"));
     }
 }

@@ -163,6 +163,12 @@ pub struct Summary {
     /// The version of the receiver's interests that the sender knows.
     #[prost(uint32, tag = "3")]
     pub interests_version: u32,
+    /// The sender's clock of deletions, in milliseconds; 0 if it has none.
+    #[prost(uint64, tag = "4")]
+    pub clock_ms: u64,
+    /// Deletions up to this time are agreed by all members, and not in the digests of this round.
+    #[prost(uint64, tag = "5")]
+    pub agreed_ms: u64,
 }
 
 /// A digest for each bucket of the objects that both nodes share; no digests if their sum equals the received one.
@@ -177,6 +183,12 @@ pub struct Buckets {
     /// Numbers of objects, one for each bucket, or none.
     #[prost(uint32, repeated, tag = "3")]
     pub objects: Vec<u32>,
+    /// The sender follows the clock of the [`Summary`].
+    #[prost(bool, tag = "4")]
+    pub follows_clock: bool,
+    /// Deletions up to this time are agreed by all members.
+    #[prost(uint64, tag = "5")]
+    pub agreed_ms: u64,
 }
 
 /// The sender's objects in some ranges of hashes, all of them.

@@ -1,10 +1,12 @@
 //! The depth of the call chain travels with a change, on each way that a change takes to a peer.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use bytes::Bytes;
 use edgefaas_cluster::replication::{
-    Delta, Event, Interest, NodeId, ObjectKey, Output, Policy, Replica, Replication, Settings,
+    Delta, Event, Interest, NodeId, ObjectDigest, ObjectKey, Output, Part, Policy, Replica, Replication,
+    Settings, View,
 };
 
 const ALICE: NodeId = NodeId(1);
@@ -45,21 +47,23 @@ fn object() -> ObjectKey {
 impl Replica for One {
     type Delta = Change;
 
-    fn digests(&self, visit: &mut dyn FnMut(&ObjectKey, u64)) {
-        if let Some(digest) = self.digest(&object()) {
-            visit(&object(), digest);
+    fn digests(&self, hashes: RangeInclusive<u64>, visit: &mut dyn FnMut(&ObjectKey, ObjectDigest)) {
+        if let Some(digest) = self.digest(&object(), View::ALL)
+            && hashes.contains(&object().hash64())
+        {
+            visit(&object(), digest.into());
         }
     }
 
-    fn digest(&self, _: &ObjectKey) -> Option<u64> {
+    fn digest(&self, _: &ObjectKey, _: View) -> Option<u64> {
         self.0.as_ref().map(|change| change.bytes as u64)
     }
 
-    fn field_digests(&self, object: &ObjectKey) -> Vec<(String, u64)> {
-        self.digest(object).map(|digest| ("field".to_owned(), digest)).into_iter().collect()
+    fn field_digests(&self, object: &ObjectKey, view: View) -> Vec<(String, u64)> {
+        self.digest(object, view).map(|digest| ("field".to_owned(), digest)).into_iter().collect()
     }
 
-    fn state(&self, _: &ObjectKey, _: Option<&[String]>) -> Option<Change> {
+    fn state(&self, _: &ObjectKey, _: Option<&[String]>, _: Part) -> Option<Change> {
         self.0.clone()
     }
 

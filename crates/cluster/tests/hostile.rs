@@ -82,13 +82,23 @@ fn kinds() -> impl Strategy<Value = Kind> {
                 Kind::Chunk(Chunk { app, object, copies: 0, offset_bytes, last, payload, depth: 0 })
             }
         ),
-        (round.clone(), any::<u64>(), 0..4_u32).prop_map(|(round, root, interests_version)| {
-            Kind::Summary(Summary { round, root, interests_version })
-        }),
-        (round.clone(), any::<bool>(), any::<u32>()).prop_map(|(round, some, count)| {
-            let length = if some { BUCKETS } else { 0 };
-            Kind::Buckets(Buckets { round, digests: vec![3; length], objects: vec![count; length] })
-        }),
+        (round.clone(), any::<u64>(), 0..4_u32, any::<u64>(), any::<u64>()).prop_map(
+            |(round, root, interests_version, clock_ms, agreed_ms)| {
+                Kind::Summary(Summary { round, root, interests_version, clock_ms, agreed_ms })
+            }
+        ),
+        (round.clone(), any::<bool>(), any::<u32>(), any::<u64>()).prop_map(
+            |(round, some, count, agreed_ms)| {
+                let length = if some { BUCKETS } else { 0 };
+                Kind::Buckets(Buckets {
+                    round,
+                    digests: vec![3; length],
+                    objects: vec![count; length],
+                    follows_clock: some,
+                    agreed_ms,
+                })
+            }
+        ),
         (round.clone(), hashes(), any::<bool>()).prop_map(|(round, hashes, partial)| {
             let digests = vec![1; hashes.len()];
             Kind::Objects(Objects { round, from: vec![0], to: vec![u64::MAX], hashes, digests, partial })
@@ -207,7 +217,7 @@ fn a_flood_of_rounds_is_not_answered() {
     let (mut machine, toy) = node(9);
     let before = toy.digests.get();
     for round in 0..5_000 {
-        let summary = Summary { round, root: 1, interests_version: 1 };
+        let summary = Summary { round, root: 1, interests_version: 1, ..Summary::default() };
         receive(&mut machine, &toy, Kind::Summary(summary), secs(1));
     }
     assert!(toy.digests.get() - before <= 260, "{}", toy.digests.get() - before);

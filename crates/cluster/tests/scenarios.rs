@@ -6,7 +6,7 @@ mod toy;
 
 use std::time::Duration;
 
-use edgefaas_cluster::replication::{Interest, NodeId, ObjectKey, Replica, Settings};
+use edgefaas_cluster::replication::{Interest, NodeId, ObjectKey, Replica, Settings, View};
 use edgefaas_cluster::simulation::{Network, Simulation};
 use toy::{Toy, add, all_of, holders, policy, secs, seed};
 
@@ -519,7 +519,7 @@ fn a_seed_repeats_a_run() {
         simulation.run_for(secs(60));
         let counters: Vec<_> =
             simulation.nodes().filter_map(|node| simulation.counters(node).cloned()).collect();
-        (counters, simulation.replica(NodeId(1)).unwrap().digest(&key("o1")))
+        (counters, simulation.replica(NodeId(1)).unwrap().digest(&key("o1"), View::ALL))
     };
     assert_eq!(run(), run());
 }

@@ -66,11 +66,11 @@ fn each_message_has_these_bytes() {
         ),
         (Kind::Chunk(chunk), "1a140a0161120 16f180320ac02280132057069656365".replace(' ', "")),
         (
-            Kind::Summary(Summary { round: 7, root: 0x0102, interests_version: 3 }),
+            Kind::Summary(Summary { round: 7, root: 0x0102, interests_version: 3, ..Summary::default() }),
             "220d0807110201000000000000 1803".replace(' ', ""),
         ),
         (
-            Kind::Buckets(Buckets { round: 7, digests: Vec::new(), objects: Vec::new() }),
+            Kind::Buckets(Buckets { round: 7, ..Buckets::default() }),
             "2a020807".into(),
         ),
         (
@@ -143,7 +143,12 @@ fn what_is_over_a_limit_is_a_typed_error() {
     let nameless = Deltas { deltas: vec![delta(0, false)] };
     assert!(matches!(decode(Kind::Deltas(nameless)), Err(WireError::Inconsistent { .. })));
 
-    let buckets = Buckets { round: 1, digests: vec![0; BUCKETS], objects: vec![0; BUCKETS - 1] };
+    let buckets = Buckets {
+        round: 1,
+        digests: vec![0; BUCKETS],
+        objects: vec![0; BUCKETS - 1],
+        ..Buckets::default()
+    };
     assert!(matches!(decode(Kind::Buckets(buckets)), Err(WireError::Inconsistent { .. })));
     for (from, to, hashes) in [
         (vec![5], vec![4], vec![]),

@@ -224,6 +224,11 @@ impl StateDelta {
         self.delta.0.latest().max(Hlc { wall_ms: self.deleted_at_ms, logical: 0 })
     }
 
+    /// Time of the deletion, if the delta has nothing but what a deletion left.
+    pub fn tombstone_ms(&self) -> Option<u64> {
+        (self.deleted_at_ms > 0 && !self.is_live()).then_some(self.deleted_at_ms)
+    }
+
     /// True if it has values that are not deleted: a replica that deleted the field has to tell the sender if these
     /// change nothing.
     pub fn is_live(&self) -> bool {

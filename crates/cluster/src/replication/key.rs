@@ -28,7 +28,7 @@ impl ObjectKey {
     }
 
     /// Hash of the key, the same on every node and machine; part of the protocol.
-    pub(crate) fn hash64(&self) -> u64 {
+    pub fn hash64(&self) -> u64 {
         xxh3_64_with_seed(self.object.as_bytes(), xxh3_64(self.app.as_bytes()))
     }
 

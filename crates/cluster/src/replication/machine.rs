@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::replication::agreement::Agreement;
 use crate::replication::copies::mix;
 use crate::replication::interest::InterestSet;
 use crate::replication::outgoing::OUTPUT_BYTES;
@@ -37,6 +38,7 @@ pub struct Replication<D> {
     members: BTreeSet<NodeId>,
     /// Time at which a member was last found to have the same data as this node.
     pub(super) confirmed: BTreeMap<NodeId, Duration>,
+    pub(super) agreement: Agreement,
     pub(super) pending: Pending<D>,
     timers: BTreeSet<(Duration, NodeId)>,
     pub(super) counters: Counters,
@@ -66,6 +68,7 @@ impl<D: Delta> Replication<D> {
             absent: BTreeMap::new(),
             members: BTreeSet::new(),
             confirmed: BTreeMap::new(),
+            agreement: Agreement::default(),
             pending: Pending::default(),
             timers: BTreeSet::new(),
             counters: Counters::default(),
@@ -97,6 +100,7 @@ impl<D: Delta> Replication<D> {
                 self.members = members.into_iter().filter(|node| *node != self.me).collect();
                 self.confirmed.retain(|node, _| self.members.contains(node));
                 self.recovery.set_members(&self.members, self.now, self.settings.grace);
+                self.agreement.set_members(&self.members);
             }
             Event::LocalInterests(interests) => self.local_interests(interests, replica, &mut out),
             Event::Changed { object, delta, policy } => {
@@ -128,6 +132,7 @@ impl<D: Delta> Replication<D> {
             Event::Tick => {}
         }
         self.run_due(replica, &mut out);
+        self.agreement.advance(self.now, replica.clock_ms());
         let reports = self.recovery.advance(self.now, self.settings.grace);
         out.extend(reports.into_iter().map(|(interests, lacks)| Output::Recovering { interests, lacks }));
         out
@@ -136,7 +141,8 @@ impl<D: Delta> Replication<D> {
     /// Deadline of the next call of [`handle`](Self::handle), with [`Event::Tick`] if there is no other event.
     pub fn next_deadline(&self) -> Option<Duration> {
         let timer = self.timers.first().map(|(due, _)| *due);
-        [self.pending.next_due(), timer, self.recovery.next_deadline()].into_iter().flatten().min()
+        let claim = self.agreement.next_deadline();
+        [self.pending.next_due(), timer, self.recovery.next_deadline(), claim].into_iter().flatten().min()
     }
 
     /// About how many bytes wait to be sent: local changes for their interval, and what waits for peers
@@ -164,6 +170,11 @@ impl<D: Delta> Replication<D> {
     /// compared with other keepers: those must not be folded here.
     pub fn stable_since(&self) -> Option<Duration> {
         self.members.iter().try_fold(self.now, |least, node| Some(least.min(*self.confirmed.get(node)?)))
+    }
+
+    /// Every member has the deletions up to this time, in milliseconds of the clock of deletions: the replica may drop them.
+    pub fn agreed_ms(&self) -> u64 {
+        self.agreement.agreed_ms()
     }
 
     fn local_interests<R>(&mut self, interests: Vec<Interest>, replica: &R, out: &mut Vec<Output>)
@@ -204,6 +215,7 @@ impl<D: Delta> Replication<D> {
     /// time, since a full disk may stay so for long.
     fn not_stored(&mut self, node: NodeId) {
         self.confirmed.remove(&node);
+        self.agreement.lost(node);
         self.recovery.lost(node, self.interests_version, self.now);
         let begins = self.begins(node);
         if let Some(peer) = self.peers.get_mut(&node) {

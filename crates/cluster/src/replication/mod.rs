@@ -29,10 +29,16 @@
 //! note of it is over with that member, also while the member is away in between. A member that was not connected when
 //! the interest came is waited for during [`Settings::grace`]; if it comes later, it counts from then on.
 //!
+//! **Deletions.** What is left of a deleted field is replicated as any state, and compared with every member, also with those
+//! that the object does not concern: any of them may hold an old copy. When all have it, it is not compared any more, and
+//! dropped; the module `agreement` says when.
+//!
 //! **Stability.** See [`Replication::stable_since`].
 
+mod agreement;
 mod copies;
 mod counters;
+mod digest;
 mod interest;
 mod key;
 mod lag;
@@ -44,13 +50,16 @@ mod receive;
 mod recovery;
 mod round;
 mod sync;
+mod tally;
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use bytes::Bytes;
 
 pub(crate) use copies::mix;
 pub use counters::Counters;
+pub use digest::{DeletionTimes, ObjectDigest, Part, View};
 pub use interest::Interest;
 pub use key::{NodeId, ObjectKey};
 pub use machine::Replication;
@@ -78,14 +87,27 @@ pub trait Delta: Clone {
 pub trait Replica {
     /// A change of one of its objects.
     type Delta: Delta;
-    /// Calls `visit` for each object held, in any order, with the digest of its state.
-    fn digests(&self, visit: &mut dyn FnMut(&ObjectKey, u64));
-    /// The digest of an object, if it is held. Replicas with equal states give equal digests.
-    fn digest(&self, object: &ObjectKey) -> Option<u64>;
-    /// The names and digests of an object's fields, each name once; empty if it is not held.
-    fn field_digests(&self, object: &ObjectKey) -> Vec<(String, u64)>;
-    /// The state of these fields (all of them if `None`) as a delta; nothing if there is none.
-    fn state(&self, object: &ObjectKey, fields: Option<&[String]>) -> Option<Self::Delta>;
+    /// Calls `visit` for each object held whose [hash](ObjectKey::hash64) is in the range, in any order.
+    fn digests(&self, hashes: RangeInclusive<u64>, visit: &mut dyn FnMut(&ObjectKey, ObjectDigest));
+    /// A number that changes when an object changes whose hash begins with this byte; `None` if the replica does not count.
+    fn version(&self, _bucket: u8) -> Option<u64> {
+        None
+    }
+    /// The digest of a part of an object, if something of it is held. Replicas with equal states give equal digests.
+    fn digest(&self, object: &ObjectKey, view: View) -> Option<u64>;
+    /// The names and digests of fields of a part of an object, each name once; empty if nothing of it is held.
+    fn field_digests(&self, object: &ObjectKey, view: View) -> Vec<(String, u64)>;
+    /// The state of these fields (all of them if `None`) of a part of an object as a delta; nothing if there is none.
+    fn state(&self, object: &ObjectKey, fields: Option<&[String]>, part: Part) -> Option<Self::Delta>;
+    /// The clock of deletions, in milliseconds: later deletions of this replica have this time or a later one. 0 if the replica
+    /// has no deletions.
+    fn clock_ms(&self) -> u64 {
+        0
+    }
+    /// Lets the clock of deletions follow that of another node; false if it does not.
+    fn follow_clock(&self, _clock_ms: u64) -> bool {
+        false
+    }
     /// Number of copies that the object shall have: by the manifest, or the number that came with the object.
     fn copies(&self, object: &ObjectKey) -> u8;
     /// True if a round exchanges the object before all that are not such.

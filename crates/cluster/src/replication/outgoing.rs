@@ -9,7 +9,7 @@ use crate::replication::copies::keeps;
 use crate::replication::lag::{Lagged, Next};
 use crate::replication::peer::{LongPayload, Work};
 use crate::replication::{
-    DEFAULT_COPIES, Delta, NodeId, ObjectKey, Output, PAYLOAD_LIMIT_BYTES, Replica, Replication,
+    DEFAULT_COPIES, Delta, NodeId, ObjectKey, Output, PAYLOAD_LIMIT_BYTES, Part, Replica, Replication,
 };
 use crate::wire::{Chunk, Deltas, Differences, Finished, Kind, ObjectDelta, ObjectFields, Wants};
 
@@ -130,7 +130,10 @@ impl<D: Delta> Replication<D> {
                         let delta = object_delta(&object, id, new, Sent { copies, payload, depth });
                         self.send_delta(node, &mut growing, object, delta, out);
                     }
-                    Next::State(object) => self.send_state(node, &mut growing, object, None, replica, out),
+                    Next::State(object) => {
+                        let what = (object, None, Part::Whole);
+                        self.send_state(node, &mut growing, what, replica, out);
+                    }
                 }
             } else if let Some(work) = peer.work.pop_front() {
                 self.carry_out(node, &mut growing, work, replica, out);
@@ -152,14 +155,16 @@ impl<D: Delta> Replication<D> {
         R: Replica<Delta = D>,
     {
         match work {
-            Work::State { object, fields } => self.send_state(node, growing, object, fields, replica, out),
-            Work::FieldDigests { round, object } => {
+            Work::State { object, fields, part } => {
+                self.send_state(node, growing, (object, fields, part), replica, out);
+            }
+            Work::FieldDigests { round, object, view } => {
                 let (names, digests): (Vec<String>, Vec<u64>) =
-                    replica.field_digests(&object).into_iter().unzip();
+                    replica.field_digests(&object, view).into_iter().unzip();
                 let bytes: usize = names.iter().map(|name| name.len() + ENTRY_BYTES).sum();
                 if bytes > FIELDS_BYTES {
                     let wanted = vec![object.hash64()];
-                    self.send_state(node, growing, object, None, replica, out);
+                    self.send_state(node, growing, (object, None, view.part), replica, out);
                     self.emit(node, growing, out);
                     let whole = Differences { round, wanted, objects: Vec::new(), last: false };
                     self.send(node, Kind::Differences(whole), out);
@@ -211,16 +216,17 @@ impl<D: Delta> Replication<D> {
         &mut self,
         node: NodeId,
         growing: &mut Growing,
-        object: ObjectKey,
-        fields: Option<Vec<String>>,
+        (object, fields, part): (ObjectKey, Option<Vec<String>>, Part),
         replica: &R,
         out: &mut Vec<Output>,
     ) where
         R: Replica<Delta = D>,
     {
-        if let Some(state) = replica.state(&object, fields.as_deref()) {
+        if let Some(state) = replica.state(&object, fields.as_deref(), part) {
             self.counters.states_sent += 1;
-            if let Some(peer) = self.peers.get_mut(&node) {
+            if part == Part::Whole
+                && let Some(peer) = self.peers.get_mut(&node)
+            {
                 peer.holds(&object);
             }
             // Without a number: states are sent seldom, and there may be many.

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::replication::agreement::Sweep;
 use crate::replication::interest::InterestSet;
 use crate::replication::key::{KeysIn, KeysOut};
 use crate::replication::lag::Lag;
 use crate::replication::round::{Entry, Tally};
-use crate::replication::{Delta, ObjectKey};
+use crate::replication::tally::TallyCache;
+use crate::replication::{Delta, ObjectKey, Part, View};
 
 /// Maximum of bytes of remembered keys that a peer keeps without interest. Further keys are found again in each round.
 const MAX_KEPT_BYTES: usize = 32 * 1024 * 1024;
@@ -58,6 +60,9 @@ pub(crate) struct Peer<D> {
     pub(crate) is_spoiled: bool,
     /// The last round that the peer began left objects for the next one.
     pub(crate) is_answer_partial: bool,
+    /// The comparison of all objects that is under way; `None` if a side does not follow the clock of deletions.
+    pub(crate) sweep: Option<Sweep>,
+    pub(crate) tally_cache: TallyCache,
     /// Objects that it is known to hold without interest.
     pub(crate) kept: HashSet<ObjectKey>,
     kept_bytes: usize,
@@ -98,9 +103,9 @@ pub(crate) struct Assembly {
 #[derive(Debug)]
 pub(crate) enum Work {
     /// The state of an object, or of some of its fields.
-    State { object: ObjectKey, fields: Option<Vec<String>> },
+    State { object: ObjectKey, fields: Option<Vec<String>>, part: Part },
     /// The digests of an object's fields.
-    FieldDigests { round: u32, object: ObjectKey },
+    FieldDigests { round: u32, object: ObjectKey, view: View },
     /// Fields that this node lacks.
     WantFields { round: u32, object: ObjectKey, fields: Vec<String> },
     /// The end of the fourth step.
@@ -144,6 +149,8 @@ pub(crate) struct Round {
     pub(crate) began: Duration,
     /// The local interests that the peer knew by then.
     pub(crate) version: u32,
+    /// Deletions up to this time are not compared.
+    pub(crate) agreed_ms: u64,
     pub(crate) stage: Stage,
 }
 
@@ -161,6 +168,8 @@ pub(crate) struct Answer {
     pub(crate) number: u32,
     /// The local interests that the peer knew at its begin.
     pub(crate) version: u32,
+    /// Deletions up to this time are not compared.
+    pub(crate) agreed_ms: u64,
     pub(crate) partial: bool,
 }
 
@@ -194,6 +203,8 @@ impl<D: Delta> Peer<D> {
             synced_version: 0,
             is_spoiled: false,
             is_answer_partial: false,
+            sweep: None,
+            tally_cache: TallyCache::default(),
             kept: HashSet::new(),
             kept_bytes: 0,
             keys_out: KeysOut::default(),

@@ -6,7 +6,7 @@ use crate::replication::interest::InterestSet;
 use crate::replication::peer::Assembly;
 use crate::replication::{
     DEFAULT_COPIES, Delta, DisconnectReason, NodeId, ObjectKey, Output, PAYLOAD_LIMIT_BYTES, Replica,
-    Replication,
+    Replication, View,
 };
 use crate::wire::{Chunk, Deltas, Interests, Kind, MESSAGE_LIMIT_BYTES, Message};
 
@@ -146,7 +146,7 @@ impl<D: Delta> Replication<D> {
         if payload.is_empty() {
             return;
         }
-        if !self.interests.matches(&object) && replica.digest(&object).is_none() {
+        if !self.interests.matches(&object) && replica.digest(&object, View::ALL).is_none() {
             let bytes = payload.len() + object.app.len() + object.object.len();
             let (limit, per_second) = (self.settings.keep_bytes, self.settings.keep_bytes_per_second);
             if !peer.keep_budget.take(bytes as u64, limit, per_second, self.now) {

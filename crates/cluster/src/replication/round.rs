@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::replication::ObjectKey;
+use crate::replication::{ObjectKey, Part};
 use crate::wire::{BUCKETS, Buckets, ROUND_OBJECTS};
 
 /// Digests of one side's copies of the objects that both sides share, one for each bucket of keys.
@@ -20,6 +20,8 @@ pub(crate) struct Entry {
     pub(crate) hash: u64,
     pub(crate) digest: u64,
     pub(crate) key: ObjectKey,
+    /// The part that is compared.
+    pub(crate) part: Part,
 }
 
 /// Difference at one hash of a key.
@@ -43,6 +45,18 @@ impl Tally {
         if let (Some(sum), Some(objects)) = (self.digests.get_mut(bucket), self.objects.get_mut(bucket)) {
             *sum = sum.wrapping_add(blend(hash, digest));
             *objects = objects.saturating_add(1);
+        }
+    }
+
+    /// The digest and the number of objects of a bucket.
+    pub(crate) fn bucket(&self, bucket: usize) -> (u64, u32) {
+        let digest = self.digests.get(bucket).copied().unwrap_or_default();
+        (digest, self.objects.get(bucket).copied().unwrap_or_default())
+    }
+
+    pub(crate) fn set(&mut self, bucket: usize, digest: u64, objects: u32) {
+        if let (Some(sum), Some(count)) = (self.digests.get_mut(bucket), self.objects.get_mut(bucket)) {
+            (*sum, *count) = (digest, objects);
         }
     }
 
@@ -162,6 +176,7 @@ mod tests {
             hash: u64::from(name % 5),
             digest: *digest,
             key: ObjectKey::new("app", format!("{name}")),
+            part: Part::Whole,
         };
         let mut entries: Vec<Entry> = objects.iter().map(entry).collect();
         entries.sort_unstable_by(|a, b| (a.hash, &a.key).cmp(&(b.hash, &b.key)));
@@ -218,7 +233,8 @@ mod tests {
         for bucket in [3, 5, 7] {
             (0..10).for_each(|i| ours.add(bucket_range(bucket).0 + i, i));
         }
-        let theirs = Buckets { round: 1, digests: theirs.digests, objects: theirs.objects };
+        let theirs =
+            Buckets { round: 1, digests: theirs.digests, objects: theirs.objects, ..Buckets::default() };
         assert_eq!(ours.differing(&theirs, 0, 100), (vec![3, 5, 7], None));
         assert_eq!(ours.differing(&theirs, 0, 25), (vec![3, 5], Some(7)));
         assert_eq!(ours.differing(&theirs, 7, 25), (vec![7], None));

@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::replication::copies::keeps;
 use crate::replication::machine::round_gap_end;
 use crate::replication::peer::{Answer, Cursor, Peer, Round, Stage, Work};
 use crate::replication::round::{
-    Difference, Entry, Tally, bucket, bucket_range, differences, in_ranges, lines, with_hash,
+    Difference, Entry, Tally, bucket, bucket_range, differences, lines, with_hash,
 };
-use crate::replication::{Delta, NodeId, ObjectKey, Output, Replica, Replication};
+use crate::replication::{Delta, NodeId, ObjectKey, Output, Replica, Replication, View};
 use crate::wire::{self, Kind, ROUND_OBJECTS};
 
 /// Rounds that a peer may begin in one burst …
@@ -19,76 +18,6 @@ const ROUNDS_PER_SECOND: u64 = 2;
 const NAMES_BYTES: usize = 2 * 1024 * 1024;
 
 impl<D: Delta> Replication<D> {
-    /// True if an object that this node holds is compared with a peer: the peer is interested, or is known to hold the
-    /// object, or the peer is to keep a copy and this node is responsible for that (it is interested, or no node is). Both
-    /// sides must mostly agree; a round corrects a disagreement, and both agree in the next round.
-    fn shares<R>(&self, node: NodeId, peer: &Peer<D>, object: &ObjectKey, hash: u64, replica: &R) -> bool
-    where
-        R: Replica<Delta = D>,
-    {
-        if peer.is_interested(object) || peer.kept.contains(object) {
-            return true;
-        }
-        let in_charge =
-            self.interests.matches(object) || !self.view(object).any(|(_, interested)| interested);
-        in_charge && keeps(node, hash, replica.copies(object), self.view(object))
-    }
-
-    /// This node and the connected nodes, each with a flag: the node is interested in the object. Nodes that left a
-    /// moment ago count; new nodes without interest, which may leave soon, do not.
-    pub(super) fn view<'a>(
-        &'a self,
-        object: &'a ObjectKey,
-    ) -> impl Iterator<Item = (NodeId, bool)> + Clone {
-        let (now, settle) = (self.now, self.settings.settle);
-        let others = self.peers.iter().filter(|(_, peer)| peer.interests.is_some());
-        let others = others.map(move |(node, peer)| {
-            let stays = now.saturating_sub(peer.since) >= settle;
-            (*node, peer.is_interested(object), stays)
-        });
-        let absent = self.absent.iter().map(move |(node, absent)| {
-            let returns = now.saturating_sub(absent.left) < settle;
-            (*node, returns && absent.interests.matches(object), returns)
-        });
-        let counted = others.chain(absent).filter(|(_, interested, lasting)| *interested || *lasting);
-        let counted = counted.map(|(node, interested, _)| (node, interested));
-        std::iter::once_with(move || (self.me, self.interests.matches(object))).chain(counted)
-    }
-
-    fn tally<R>(&self, node: NodeId, replica: &R) -> Tally
-    where
-        R: Replica<Delta = D>,
-    {
-        let mut tally = Tally::new();
-        if let Some(peer) = self.peers.get(&node) {
-            replica.digests(&mut |object, digest| {
-                let hash = object.hash64();
-                if self.shares(node, peer, object, hash, replica) {
-                    tally.add(hash, digest);
-                }
-            });
-        }
-        tally
-    }
-
-    /// The shared objects in some ranges, sorted by hash.
-    fn entries<R>(&self, node: NodeId, from: &[u64], to: &[u64], replica: &R) -> Vec<Entry>
-    where
-        R: Replica<Delta = D>,
-    {
-        let mut entries = Vec::new();
-        if let Some(peer) = self.peers.get(&node) {
-            replica.digests(&mut |object, digest| {
-                let hash = object.hash64();
-                if in_ranges(from, to, hash) && self.shares(node, peer, object, hash, replica) {
-                    entries.push(Entry { hash, digest, key: object.clone() });
-                }
-            });
-        }
-        entries.sort_unstable_by(|a, b| (a.hash, &a.key).cmp(&(b.hash, &b.key)));
-        entries
-    }
-
     /// First step, if it is time for it; or the request for it.
     pub(super) fn begin_round<R>(&mut self, node: NodeId, replica: &R, out: &mut Vec<Output>)
     where
@@ -114,7 +43,9 @@ impl<D: Delta> Replication<D> {
             return;
         }
         self.counters.rounds += 1;
-        let tally = self.tally(node, replica);
+        let (clock_ms, agreed_ms) = (replica.clock_ms(), self.agreement.agreed_ms());
+        let sweep = self.agreement.begin(clock_ms);
+        let tally = self.tally(node, agreed_ms, replica);
         let root = tally.root();
         // The count of all rounds serves as a number that no other round with the peer has.
         let number = self.counters.rounds as u32;
@@ -129,9 +60,12 @@ impl<D: Delta> Replication<D> {
             let cursor = std::mem::take(&mut peer.cursor);
             let first = if cursor.versions == (version, interests_version) { cursor.hash } else { 0 };
             peer.is_spoiled &= first > 0;
+            peer.sweep = if first > 0 { peer.sweep } else { sweep };
             let (their_version, stage) = (interests_version, Stage::Buckets { tally });
-            peer.round = Some(Box::new(Round { number, first, began, version, their_version, stage }));
-            self.send(node, Kind::Summary(wire::Summary { round: number, root, interests_version }), out);
+            let round = Round { number, first, began, version, their_version, agreed_ms, stage };
+            peer.round = Some(Box::new(round));
+            let summary = wire::Summary { round: number, root, interests_version, clock_ms, agreed_ms };
+            self.send(node, Kind::Summary(summary), out);
         }
     }
 
@@ -158,26 +92,39 @@ impl<D: Delta> Replication<D> {
             return;
         }
         self.counters.rounds += 1;
-        let tally = self.tally(node, replica);
+        let is_partial = peer.is_answer_partial;
+        let follows_clock = summary.clock_ms > 0 && replica.follow_clock(summary.clock_ms);
+        let agreed_ms = summary.agreed_ms;
+        let own_agreed_ms = self.agreement.agreed_ms();
+        self.agreement.told(agreed_ms, replica.clock_ms());
+        let sweep = follows_clock.then(|| self.agreement.begin(summary.clock_ms)).flatten();
+        let tally = self.tally(node, agreed_ms, replica);
         let equal = tally.root() == summary.root;
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
         // A round that goes on where another ended is no better than that one.
-        peer.is_spoiled &= peer.is_answer_partial;
+        peer.is_spoiled &= is_partial;
+        peer.sweep = if is_partial { peer.sweep } else { sweep };
         peer.work.clear();
         peer.names_bytes = 0;
         peer.round_wanted = false;
         peer.round_began = Some(self.now);
         peer.answer = None;
-        let mut reply = wire::Buckets { round: summary.round, digests: Vec::new(), objects: Vec::new() };
+        let mut reply = wire::Buckets {
+            round: summary.round,
+            follows_clock,
+            agreed_ms: own_agreed_ms,
+            ..wire::Buckets::default()
+        };
         if equal {
             (peer.is_spoiled, peer.is_answer_partial) = (false, false);
             self.synced(node, summary.interests_version);
             self.confirm(node, self.now, summary.interests_version);
+            self.compared(node);
         } else {
-            peer.answer =
-                Some(Answer { number: summary.round, version: summary.interests_version, partial: true });
+            let (number, version) = (summary.round, summary.interests_version);
+            peer.answer = Some(Answer { number, version, agreed_ms, partial: true });
             reply.digests = tally.digests;
             reply.objects = tally.objects;
             if summary.root == Tally::new().root() && !peer.is_spoiled {
@@ -201,15 +148,22 @@ impl<D: Delta> Replication<D> {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
-        let (tally, first, began, versions) = match peer.round.as_deref() {
+        self.agreement.told(theirs.agreed_ms, replica.clock_ms());
+        if !theirs.follows_clock {
+            peer.sweep = None;
+        }
+        let (tally, first, began, versions, agreed_ms) = match peer.round.as_deref() {
             Some(Round {
                 number,
                 first,
                 began,
                 version,
                 their_version,
+                agreed_ms,
                 stage: Stage::Buckets { tally },
-            }) if *number == theirs.round => (tally, *first, *began, (*version, *their_version)),
+            }) if *number == theirs.round => {
+                (tally, *first, *began, (*version, *their_version), *agreed_ms)
+            }
             _ => {
                 self.counters.unexpected_messages += 1;
                 return;
@@ -220,6 +174,7 @@ impl<D: Delta> Replication<D> {
             peer.is_spoiled = false;
             self.synced(node, versions.0);
             self.confirm(node, began, versions.0);
+            self.compared(node);
             return;
         }
         let (buckets, left_for_later) =
@@ -232,7 +187,7 @@ impl<D: Delta> Replication<D> {
         if let Some(range) = from.first_mut() {
             *range = (*range).max(first);
         }
-        let mut entries = self.entries(node, &from, &to, replica);
+        let mut entries = self.entries(node, (&from, &to), agreed_ms, replica);
         let most = self.settings.round_objects.clamp(1, ROUND_OBJECTS);
         let mut next = left_for_later.map(|bucket| bucket_range(bucket).0);
         // A single bucket may have more than one message holds.
@@ -271,7 +226,9 @@ impl<D: Delta> Replication<D> {
             self.counters.unexpected_messages += 1;
             return;
         }
-        let entries = self.entries(node, &theirs.from, &theirs.to, replica);
+        let agreed_ms = self.peers.get(&node).and_then(|peer| peer.answer.as_ref()).map(|a| a.agreed_ms);
+        let agreed_ms = agreed_ms.unwrap_or_default();
+        let entries = self.entries(node, (&theirs.from, &theirs.to), agreed_ms, replica);
         let (hashes, digests) = lines(&entries);
         let mut wanted = Vec::new();
         let Some(peer) = self.peers.get_mut(&node) else {
@@ -288,10 +245,11 @@ impl<D: Delta> Replication<D> {
                         wanted.push(hash);
                         continue;
                     }
-                    peer.work.extend(
-                        with_hash(&entries, hash)
-                            .map(|e| Work::FieldDigests { round: theirs.round, object: e.key.clone() }),
-                    );
+                    peer.work.extend(with_hash(&entries, hash).map(|e| Work::FieldDigests {
+                        round: theirs.round,
+                        object: e.key.clone(),
+                        view: View { part: e.part, agreed_ms },
+                    }));
                 }
             }
         }
@@ -310,7 +268,7 @@ impl<D: Delta> Replication<D> {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
-        let Some(Round { number, stage: Stage::Differences { entries, partial }, .. }) =
+        let Some(Round { number, agreed_ms, stage: Stage::Differences { entries, partial }, .. }) =
             peer.round.as_deref_mut()
         else {
             self.counters.unexpected_messages += 1;
@@ -338,11 +296,13 @@ impl<D: Delta> Replication<D> {
             if !answered.insert(hash) {
                 continue;
             }
-            let ours = replica.field_digests(&key);
+            let view = View { part: entry.part, agreed_ms: *agreed_ms };
+            let ours = replica.field_digests(&key, view);
             let theirs: Vec<(String, u64)> = fields.names.into_iter().zip(fields.digests).collect();
             let (send, want) = differing_fields(&ours, &theirs);
             if !send.is_empty() {
-                peer.work.push_back(Work::State { object: entry.key.clone(), fields: Some(send) });
+                let (object, part) = (entry.key.clone(), entry.part);
+                peer.work.push_back(Work::State { object, fields: Some(send), part });
             }
             if !want.is_empty() {
                 peer.names_bytes += want.iter().map(|name| name.len() + size_of::<String>()).sum::<usize>();
@@ -377,13 +337,16 @@ impl<D: Delta> Replication<D> {
         }
         for fields in theirs.objects {
             let object = ObjectKey::new(fields.app, fields.object);
-            if replica.digest(&object).is_none() {
+            if replica.digest(&object, View::ALL).is_none() {
                 continue;
             }
+            let part = self.part_for(node, &object, replica);
+            let Some(peer) = self.peers.get_mut(&node) else { return };
             peer.names_bytes += fields.names.iter().map(|n| n.len() + size_of::<String>()).sum::<usize>();
             let whole = fields.names.is_empty() || peer.names_bytes > NAMES_BYTES;
-            peer.work.push_back(Work::State { object, fields: (!whole).then_some(fields.names) });
+            peer.work.push_back(Work::State { object, fields: (!whole).then_some(fields.names), part });
         }
+        let Some(peer) = self.peers.get_mut(&node) else { return };
         if theirs.last {
             peer.work.push_back(Work::RoundEnd { round: theirs.round });
         }
@@ -400,6 +363,7 @@ impl<D: Delta> Replication<D> {
             peer.is_answer_partial = answer.partial;
             if !answer.partial && !std::mem::take(&mut peer.is_spoiled) {
                 self.synced(node, answer.version);
+                self.compared(node);
             }
         }
     }
@@ -420,9 +384,18 @@ impl<D: Delta> Replication<D> {
                     peer.round_due = self.now;
                 } else if !std::mem::take(&mut peer.is_spoiled) {
                     self.synced(node, version);
+                    self.compared(node);
                 }
             }
             _ => self.counters.unexpected_messages += 1,
+        }
+    }
+
+    /// All objects have been compared with a peer, and what differed was exchanged.
+    fn compared(&mut self, node: NodeId) {
+        let sweep = self.peers.get_mut(&node).and_then(|peer| peer.sweep.take());
+        if let Some(sweep) = sweep {
+            self.agreement.compared(node, sweep, self.now);
         }
     }
 
@@ -444,7 +417,7 @@ impl<D: Delta> Replication<D> {
 }
 
 fn whole(entry: &Entry) -> Work {
-    Work::State { object: entry.key.clone(), fields: None }
+    Work::State { object: entry.key.clone(), fields: None, part: entry.part }
 }
 
 /// Moves what is about objects that come first before all else, and keeps the order otherwise: the ends stay behind what they end.

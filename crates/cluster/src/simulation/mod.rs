@@ -27,7 +27,7 @@ use bytes::Bytes;
 use crate::penalties::Penalties;
 use crate::replication::{
     Counters, DisconnectReason, Event, Interest, NodeId, ObjectKey, Output, Policy, Replica, Replication,
-    Settings,
+    Settings, View,
 };
 use network::Links;
 
@@ -277,9 +277,9 @@ impl<R: SimulatedReplica> Simulation<R> {
         let mut seen: BTreeMap<ObjectKey, u64> = BTreeMap::new();
         let mut equal = true;
         for (node, at) in &self.nodes {
-            at.replica.digests(&mut |object, digest| {
+            at.replica.digests(0..=u64::MAX, &mut |object, digest| {
                 if concerns(*node, object) {
-                    equal &= *seen.entry(object.clone()).or_insert(digest) == digest;
+                    equal &= *seen.entry(object.clone()).or_insert(digest.whole) == digest.whole;
                 }
             });
         }
@@ -287,7 +287,7 @@ impl<R: SimulatedReplica> Simulation<R> {
         equal
             && self.nodes.iter().all(|(node, at)| {
                 let mut wanted = objects.iter().filter(|object| concerns(*node, object));
-                wanted.all(|object| at.replica.digest(object).is_some())
+                wanted.all(|object| at.replica.digest(object, View::ALL).is_some())
             })
     }
 

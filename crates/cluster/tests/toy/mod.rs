@@ -4,10 +4,13 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use bytes::Bytes;
-use edgefaas_cluster::replication::{DEFAULT_COPIES, Delta, Interest, NodeId, ObjectKey, Policy, Replica};
+use edgefaas_cluster::replication::{
+    DEFAULT_COPIES, Delta, Interest, NodeId, ObjectDigest, ObjectKey, Part, Policy, Replica, View,
+};
 use edgefaas_cluster::simulation::{SimulatedReplica, Simulation};
 use proptest::test_runner::{Config, RngSeed};
 
@@ -208,16 +211,18 @@ impl Toy {
 impl Replica for Toy {
     type Delta = Fields;
 
-    fn digests(&self, visit: &mut dyn FnMut(&ObjectKey, u64)) {
+    fn digests(&self, hashes: RangeInclusive<u64>, visit: &mut dyn FnMut(&ObjectKey, ObjectDigest)) {
         self.digests.set(self.digests.get() + 1);
-        self.objects.iter().for_each(|(key, (fields, _))| visit(key, self.known_digest(key, fields)));
+        for (key, (fields, _)) in self.objects.iter().filter(|(key, _)| hashes.contains(&key.hash64())) {
+            visit(key, self.known_digest(key, fields).into());
+        }
     }
 
-    fn digest(&self, object: &ObjectKey) -> Option<u64> {
+    fn digest(&self, object: &ObjectKey, _: View) -> Option<u64> {
         self.fields(object).map(|fields| self.known_digest(object, fields))
     }
 
-    fn field_digests(&self, object: &ObjectKey) -> Vec<(String, u64)> {
+    fn field_digests(&self, object: &ObjectKey, _: View) -> Vec<(String, u64)> {
         let fields = self.fields(object).into_iter().flat_map(|fields| &fields.0);
         fields
             .map(|(name, field)| {
@@ -227,7 +232,7 @@ impl Replica for Toy {
             .collect()
     }
 
-    fn state(&self, object: &ObjectKey, fields: Option<&[String]>) -> Option<Fields> {
+    fn state(&self, object: &ObjectKey, fields: Option<&[String]>, _: Part) -> Option<Fields> {
         let all = self.fields(object)?;
         let Some(names) = fields else {
             return Some(all.clone());

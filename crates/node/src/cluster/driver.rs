@@ -13,6 +13,7 @@ use edgefaas_cluster::{
 };
 use edgefaas_crdt::{Field, FieldType, Operation, StateDelta};
 use edgefaas_functions::registry::{Code, Registry, Routes};
+use edgefaas_platform::Clock;
 use edgefaas_state::objects::{CLUSTER_APP, FieldKey, FoldScope, PeerDelta, Recoveries, own_object};
 use edgefaas_state::store::{Batch, Durability, Store, StoreError};
 use parking_lot::Mutex;
@@ -30,6 +31,8 @@ const GROUP_FRAMES: usize = 64;
 const COLLECT: Duration = Duration::from_millis(1);
 /// Maximum idle time of the loop.
 const IDLE: Duration = Duration::from_secs(1);
+/// Approximate number of tombstones that are dropped at a time.
+const DROPPED_TOMBSTONES: usize = 2_000;
 /// Interval of updating the figures.
 const READING: Duration = Duration::from_millis(250);
 
@@ -40,6 +43,7 @@ pub(super) struct Driver {
     pub recoveries: Arc<Recoveries>,
     pub membership: Arc<Mutex<Membership>>,
     pub files: Arc<ClusterFiles>,
+    pub clock: Clock,
     pub handle: Handle,
     pub events: EventReceiver,
     pub counters: Arc<Mutex<Counters>>,
@@ -47,11 +51,12 @@ pub(super) struct Driver {
 
 /// Replicates until `cancel` fires or the transport ends.
 pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(), StoreError> {
-    let Driver { store, registry, recoveries, membership, files, handle, mut events, counters } = driver;
+    let Driver { store, registry, recoveries, membership, files, clock, handle, mut events, counters } =
+        driver;
     let objects = store.objects().clone();
     objects.collect_for_peers();
     let opening = objects.clone();
-    let replica = tokio::task::spawn_blocking(move || LocalReplica::open(opening)).await;
+    let replica = tokio::task::spawn_blocking(move || LocalReplica::open(opening, clock)).await;
     let replica = replica.map_err(|error| StoreError::Thread(std::io::Error::other(error)))?;
     let me = NodeId(objects.replica().node);
     let settings = Settings { seed: rand::random(), ..Settings::default() };
@@ -64,6 +69,7 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
         started: Instant::now(),
         interests: Vec::new(),
         compared: None,
+        drops_more: false,
         busy: Arc::default(),
         previous_busy: TaskTime::default(),
     };
@@ -126,8 +132,8 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
                 let interests = interests(&registry.routes());
                 running.set_interests(interests).await;
             }
-            // Figures and folding also advance while no event arrives.
-            () = tokio::time::sleep(IDLE) => {}
+            // Figures, folding and tombstones also advance while no event arrives.
+            () = tokio::time::sleep(if running.drops_more { READING } else { IDLE }) => {}
             // A cooldown may end earlier at the pressure that is read then.
             () = tokio::time::sleep_until(next_update.into()), if is_cooling => {}
             () = tick => {
@@ -141,6 +147,7 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
             next_reading = now + READING;
             *counters.lock() = running.machine.counters().clone();
             running.fold();
+            running.drop_tombstones().await;
         }
     }
     Ok(())
@@ -167,6 +174,8 @@ struct Running {
     interests: Vec<Interest>,
     /// Time since the start at which every member had been compared with this node once.
     compared: Option<Duration>,
+    /// More tombstones can be dropped.
+    drops_more: bool,
     /// Cost of handling events.
     busy: Arc<TaskTimer>,
     /// Total cost at the previous call of [`take_busy`](Self::take_busy).
@@ -186,6 +195,27 @@ impl Running {
                 self.interests.iter().map(|interest| (interest.app.clone(), interest.pattern.clone()));
             self.store.objects().fold_own_past(FoldScope::Used(used.collect()));
         }
+    }
+
+    /// Drops tombstones of deletions that every member has, some at a time.
+    async fn drop_tombstones(&mut self) {
+        let agreed_ms = self.machine.agreed_ms();
+        self.store.objects().deletions().set_agreed(agreed_ms);
+        let agreed = self.replica.agreed_deletions(agreed_ms, DROPPED_TOMBSTONES);
+        self.drops_more = !agreed.is_empty();
+        let mut batch = Batch::default();
+        let mut objects = Vec::with_capacity(agreed.len());
+        for (object, keys) in agreed {
+            keys.into_iter().for_each(|key| batch.drop_tombstone(key, agreed_ms));
+            objects.push(object);
+        }
+        if objects.is_empty() {
+            return;
+        }
+        if let Err(error) = self.store.committer().commit(batch, Durability::Written).await {
+            tracing::warn!(%error, "tombstones of deleted fields could not be dropped");
+        }
+        objects.into_iter().for_each(|object| self.replica.changed(object));
     }
 
     /// Cost of replication since the previous call.
@@ -326,32 +356,37 @@ impl Running {
     }
 
     /// Stores changes of members; false if that failed, and they have to come again.
-    async fn merge(&mut self, merges: Vec<Received>) -> bool {
+    async fn merge(&mut self, mut merges: Vec<Received>) -> bool {
         let mut batch = Batch::default();
         let mut bounded = Vec::new();
-        let mut objects = Vec::with_capacity(merges.len());
-        for Received { object, copies, fields, depth, .. } in merges {
-            for (key, delta) in fields {
+        let agreed_ms = self.machine.agreed_ms();
+        for Received { fields, depth, .. } in &mut merges {
+            fields.retain(|(key, delta)| match self.store.objects().has_record(key) {
+                // A member has not dropped the tombstone yet.
+                Ok(false) => delta.tombstone_ms().is_none_or(|deleted_ms| deleted_ms > agreed_ms),
+                Ok(true) => true,
                 // A damaged field must not block the other fields.
-                if let Err(error) = self.store.objects().read(&key, |_| ()) {
+                Err(error) => {
                     tracing::error!(field = ?key, %error, "a field cannot be read: changes of other members are not merged into it");
-                    continue;
+                    false
                 }
+            });
+            for (key, delta) in fields {
                 if delta.field_type() == FieldType::BoundedCounter {
                     bounded.push(key.clone());
                 }
-                batch.merge(key, delta, depth);
+                batch.merge(key.clone(), delta.clone(), *depth);
             }
-            objects.push((object, copies));
         }
         if let Err(error) = self.store.committer().commit(batch, Durability::Written).await {
             // The next comparison with the sender finds the missing changes.
             tracing::warn!(%error, "changes of other members could not be stored");
             return false;
         }
-        for (object, copies) in objects {
-            self.replica.set_copies(&object, copies);
-            self.replica.changed(object);
+        for Received { object, copies, fields, .. } in merges {
+            if !fields.is_empty() {
+                self.replica.received(object, copies, &fields);
+            }
         }
         self.grant(bounded).await;
         true

@@ -1,48 +1,111 @@
 //! The local objects, as the replication reads them.
 
-use std::collections::{BTreeMap, HashMap};
+mod bucket;
+
+use std::collections::{BTreeSet, HashMap};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use edgefaas_cluster::replication::{ObjectKey, Replica};
+use edgefaas_cluster::replication::{ObjectDigest, ObjectKey, Part, Replica, View};
+use edgefaas_crdt::{FieldState, StateDelta};
+use edgefaas_platform::Clock;
 use edgefaas_state::objects::{CLUSTER_APP, FieldKey, Objects};
 use edgefaas_state::store::StoreError;
-use parking_lot::Mutex;
-use xxhash_rust::xxh3::Xxh3Default;
+use parking_lot::RwLock;
 
 use super::delta::ObjectDelta;
+use bucket::{Answer, Bucket, Digests, Hasher, Known};
 
 /// Objects of this node, with cached digests.
 pub struct LocalReplica {
     objects: Arc<Objects>,
-    /// `None` if an object has changed since.
-    digests: Mutex<BTreeMap<ObjectKey, Option<u64>>>,
-    /// Number of copies that peers report for an object, if no local manifest sets it.
-    copies: HashMap<ObjectKey, u8>,
+    clock: Clock,
+    index: RwLock<Index>,
+}
+
+struct Index {
+    /// One for each first byte of the hash of a key.
+    buckets: Vec<Bucket>,
+    /// Objects with deletions, by the time of the oldest.
+    deletions: BTreeSet<(u64, ObjectKey)>,
 }
 
 impl LocalReplica {
-    /// Lists all local objects; digests are computed on demand. Blocks.
-    pub fn open(objects: Arc<Objects>) -> Self {
-        let mut digests = BTreeMap::new();
+    /// Lists all local objects with their digests. Blocks.
+    pub fn open(objects: Arc<Objects>, clock: Clock) -> Self {
+        let buckets = std::iter::repeat_with(Bucket::default).take(256).collect();
+        let mut index = Index { buckets, deletions: BTreeSet::new() };
         let mut apps: HashMap<String, Arc<str>> = HashMap::new();
-        objects.visit_keys(|key| {
+        let mut key_of = |key: &FieldKey| {
             let app = apps.entry(key.app().to_owned()).or_insert_with(|| key.app().into()).clone();
-            digests.insert(ObjectKey { app, object: key.object().into() }, None);
+            ObjectKey { app, object: key.object().into() }
+        };
+        let mut current: Option<(ObjectKey, Hasher)> = None;
+        let scanned = objects.visit_states(|key, state| {
+            let is_next = |object: &ObjectKey| *object.object != *key.object() || *object.app != *key.app();
+            if let Some((object, hasher)) = current.take_if(|(object, _)| is_next(object)) {
+                index.set(object, hasher.finish());
+            }
+            let (_, hasher) = current.get_or_insert_with(|| (key_of(key), Hasher::default()));
+            hasher.add(key.field(), state);
         });
-        Self { objects, digests: Mutex::new(digests), copies: HashMap::new() }
+        if let Some((object, hasher)) = current {
+            index.set(object, hasher.finish());
+        }
+        if let Err(error) = scanned {
+            tracing::warn!(%error, "the objects are read one by one");
+            objects.visit_keys(|key| index.changed(key_of(key)));
+        }
+        objects.visit_unwritten(|key| index.changed(key_of(key)));
+        Self { objects, clock, index: RwLock::new(index) }
     }
 
     /// Invalidates the digest of a changed object.
     pub fn changed(&mut self, key: ObjectKey) {
-        self.digests.get_mut().insert(key, None);
+        self.index.get_mut().changed(key);
     }
 
-    /// Sets the number of copies that a peer reports for an object.
-    pub fn set_copies(&mut self, key: &ObjectKey, copies: u8) {
-        match self.copies.get_mut(key) {
-            Some(before) => *before = copies,
-            None => drop(self.copies.insert(key.clone(), copies)),
+    /// An object changed by what a peer sent: the digest of a new object is that of what came.
+    pub fn received(&mut self, key: ObjectKey, copies: u8, fields: &[(FieldKey, StateDelta)]) {
+        let index = self.index.get_mut();
+        let bucket = index.bucket(&key);
+        let is_known = bucket.objects.contains_key(&key) || bucket.stale.contains(&key);
+        match is_known {
+            true => index.changed(key.clone()),
+            false => {
+                let mut hasher = Hasher::default();
+                for (field, delta) in fields {
+                    hasher.add(field.field(), &FieldState::from(delta.clone()));
+                }
+                index.set(key.clone(), hasher.finish());
+            }
         }
+        // A stale object keeps it when its digest is computed.
+        index.bucket(&key).objects.entry(key).or_default().copies = copies;
+    }
+
+    /// Tombstones of deletions up to this time, of some objects: at most about `limit`, with their objects.
+    pub fn agreed_deletions(&mut self, up_to_ms: u64, limit: usize) -> Vec<(ObjectKey, Vec<FieldKey>)> {
+        let mut found = Vec::new();
+        let mut count = 0;
+        while count < limit {
+            let index = self.index.get_mut();
+            // A tombstone that cannot be dropped is found again when its object changes.
+            let Some((_, object)) =
+                index.deletions.first().filter(|(oldest_ms, _)| *oldest_ms <= up_to_ms).cloned()
+            else {
+                break;
+            };
+            index.deletions.pop_first();
+            let is_agreed = |key: &FieldKey| {
+                let state = self.readable(key, self.objects.state(key));
+                state.is_some_and(|(state, _)| state.is_deleted() && state.deleted_at_ms() <= up_to_ms)
+            };
+            let keys: Vec<FieldKey> = self.fields(&object).into_iter().filter(is_agreed).collect();
+            count += keys.len().max(1);
+            found.push((object, keys));
+        }
+        found
     }
 
     fn fields(&self, object: &ObjectKey) -> Vec<FieldKey> {
@@ -51,10 +114,6 @@ impl LocalReplica {
             tracing::error!(%object, %error, "an object cannot be read and is not replicated");
             Vec::new()
         })
-    }
-
-    fn read<R>(&self, key: &FieldKey, read: impl FnOnce(&edgefaas_crdt::Field) -> R) -> Option<R> {
-        self.readable(key, self.objects.read(key, |field| field.map(read)))
     }
 
     fn readable<R>(&self, key: &FieldKey, read: Result<Option<R>, StoreError>) -> Option<R> {
@@ -67,55 +126,137 @@ impl LocalReplica {
         }
     }
 
-    fn make_digest(&self, object: &ObjectKey) -> u64 {
-        let mut digest = Xxh3Default::new();
-        for (name, field) in self.field_digests(object) {
-            digest.update(name.as_bytes());
-            digest.update(&[0]);
-            digest.update(&field.to_le_bytes());
-        }
-        digest.digest()
+    /// The fields of an object that belong to a view, with their states.
+    fn visible(&self, object: &ObjectKey, view: View) -> impl Iterator<Item = (FieldKey, FieldState, u8)> {
+        self.fields(object).into_iter().filter_map(move |key| {
+            let (state, depth) = self.readable(&key, self.objects.state(&key))?;
+            let is_visible = match (state.is_deleted(), view.part) {
+                (true, _) => state.deleted_at_ms() > view.agreed_ms,
+                (false, part) => part == Part::Whole,
+            };
+            is_visible.then_some((key, state, depth))
+        })
     }
+
+    fn digests_of(&self, object: &ObjectKey, view: View) -> Option<Digests> {
+        let mut hasher = Hasher::default();
+        for (key, state, _) in self.visible(object, view) {
+            hasher.add(key.field(), &state);
+        }
+        hasher.finish()
+    }
+
+    /// Computes the digests of the objects of a bucket that have changed.
+    fn refresh(&self, bucket: usize) {
+        if self.index.read_recursive().buckets.get(bucket).is_none_or(|bucket| bucket.stale.is_empty()) {
+            return;
+        }
+        let mut index = self.index.write();
+        let stale = index.buckets.get_mut(bucket).map(|bucket| std::mem::take(&mut bucket.stale));
+        for object in stale.into_iter().flatten() {
+            let digests = self.digests_of(&object, View::ALL);
+            index.set(object, digests);
+        }
+    }
+}
+
+impl Index {
+    fn bucket(&mut self, key: &ObjectKey) -> &mut Bucket {
+        &mut self.buckets[bucket_of(key)]
+    }
+
+    /// The object has changed: its digests are computed when they are needed.
+    fn changed(&mut self, key: ObjectKey) {
+        let bucket = self.bucket(&key);
+        bucket.version += 1;
+        bucket.stale.insert(key);
+    }
+
+    /// Sets the digests of an object; `None` if it does not exist.
+    fn set(&mut self, key: ObjectKey, digests: Option<Digests>) {
+        let bucket = &mut self.buckets[bucket_of(&key)];
+        bucket.version += 1;
+        if let Some(before) = bucket.deletions.remove(&key) {
+            self.deletions.remove(&(before.times.oldest_ms, key.clone()));
+        }
+        let Some(Digests { whole, deletions }) = digests else {
+            bucket.objects.remove(&key);
+            return;
+        };
+        if let Some(deletions) = deletions {
+            self.deletions.insert((deletions.times.oldest_ms, key.clone()));
+            bucket.deletions.insert(key.clone(), deletions);
+        }
+        let known = bucket.objects.entry(key).or_default();
+        *known = Known { whole, ..*known };
+    }
+}
+
+fn bucket_of(key: &ObjectKey) -> usize {
+    (key.hash64() >> 56) as usize
 }
 
 impl Replica for LocalReplica {
     type Delta = ObjectDelta;
 
-    fn digests(&self, visit: &mut dyn FnMut(&ObjectKey, u64)) {
-        for (key, digest) in &mut *self.digests.lock() {
-            let digest = *digest.get_or_insert_with(|| self.make_digest(key));
-            visit(key, digest);
+    fn digests(&self, hashes: RangeInclusive<u64>, visit: &mut dyn FnMut(&ObjectKey, ObjectDigest)) {
+        let (first, last) = (*hashes.start() >> 56, *hashes.end() >> 56);
+        for number in first..=last {
+            self.refresh(number as usize);
+            let index = self.index.read_recursive();
+            let Some(bucket) = index.buckets.get(number as usize) else { return };
+            let bucket_hashes = (number << 56)..=((number << 56) | (u64::MAX >> 8));
+            let is_whole = hashes.contains(bucket_hashes.start()) && hashes.contains(bucket_hashes.end());
+            for (key, known) in &bucket.objects {
+                if is_whole || hashes.contains(&key.hash64()) {
+                    let deletions = bucket.deletions.get(key).map(|deletions| deletions.times);
+                    visit(key, ObjectDigest { whole: known.whole, deletions });
+                }
+            }
+        }
+    }
+
+    fn version(&self, bucket: u8) -> Option<u64> {
+        self.index.read_recursive().buckets.get(usize::from(bucket)).map(|bucket| bucket.version)
+    }
+
+    fn digest(&self, object: &ObjectKey, view: View) -> Option<u64> {
+        let bucket = bucket_of(object);
+        self.refresh(bucket);
+        let answer = self.index.read_recursive().buckets.get(bucket)?.digest(object, view);
+        match answer {
+            Answer::Digest(digest) => digest,
+            Answer::Mixed => self.digests_of(object, view).map(|digests| digests.whole),
         }
     }
 
-    fn digest(&self, object: &ObjectKey) -> Option<u64> {
-        let mut digests = self.digests.lock();
-        let digest = digests.get_mut(object)?;
-        Some(*digest.get_or_insert_with(|| self.make_digest(object)))
+    fn field_digests(&self, object: &ObjectKey, view: View) -> Vec<(String, u64)> {
+        let digest = |(key, state, _): (FieldKey, FieldState, u8)| (key.field().to_owned(), state.digest());
+        self.visible(object, view).map(digest).collect()
     }
 
-    fn field_digests(&self, object: &ObjectKey) -> Vec<(String, u64)> {
-        let digest = |key: FieldKey| {
-            let digest = self.read(&key, |field| field.digest())?;
-            Some((key.field().to_owned(), digest))
-        };
-        self.fields(object).into_iter().filter_map(digest).collect()
-    }
-
-    fn state(&self, object: &ObjectKey, fields: Option<&[String]>) -> Option<ObjectDelta> {
-        let keys = match fields {
-            Some(names) => {
-                names.iter().map(|name| FieldKey::new(&object.app, &object.object, name)).collect()
+    fn state(&self, object: &ObjectKey, fields: Option<&[String]>, part: Part) -> Option<ObjectDelta> {
+        let mut delta = ObjectDelta::default();
+        let is_wanted =
+            |key: &FieldKey| fields.is_none_or(|fields| fields.iter().any(|field| field == key.field()));
+        match fields {
+            Some(names) if part == Part::Whole => {
+                for name in names {
+                    let key = FieldKey::new(&object.app, &object.object, name);
+                    if let Some((state, depth)) = self.readable(&key, self.objects.state(&key)) {
+                        delta.add(key.field(), state.into(), depth);
+                    }
+                }
             }
-            None => self.fields(object),
-        };
-        let mut state = ObjectDelta::default();
-        for key in keys {
-            if let Some((field, depth)) = self.readable(&key, self.objects.state(&key)) {
-                state.add(key.field(), field.into(), depth);
+            _ => {
+                for (key, state, depth) in self.visible(object, View { part, agreed_ms: 0 }) {
+                    if is_wanted(&key) {
+                        delta.add(key.field(), state.into(), depth);
+                    }
+                }
             }
         }
-        (!state.is_empty()).then_some(state)
+        (!delta.is_empty()).then_some(delta)
     }
 
     /// The decisions of the cluster on apps, secrets and policies: a new member can fetch and place before it has all objects.
@@ -124,10 +265,23 @@ impl Replica for LocalReplica {
     }
 
     fn copies(&self, object: &ObjectKey) -> u8 {
-        match (self.objects.class_of(&object.app, &object.object), self.copies.get(object)) {
-            (Some(class), _) => class.copies,
-            (None, Some(copies)) => *copies,
-            (None, None) => edgefaas_manifest::ObjectClass::default().copies,
+        if let Some(class) = self.objects.class_of(&object.app, &object.object) {
+            return class.copies;
         }
+        let index = self.index.read_recursive();
+        let known = index.buckets.get(bucket_of(object)).and_then(|bucket| bucket.objects.get(object));
+        let reported = known.map_or(0, |known| known.copies);
+        match reported {
+            0 => edgefaas_manifest::ObjectClass::default().copies,
+            copies => copies,
+        }
+    }
+
+    fn clock_ms(&self) -> u64 {
+        self.objects.deletions().clock_ms(self.clock.now_unix_ms())
+    }
+
+    fn follow_clock(&self, clock_ms: u64) -> bool {
+        self.objects.deletions().observe(clock_ms, self.clock.now_unix_ms())
     }
 }

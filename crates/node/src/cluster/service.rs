@@ -591,7 +591,7 @@ impl Cluster {
             max_frame_bytes: FRAME_BYTES,
             incarnation: self.store.objects().replica().incarnation,
             software: env!("CARGO_PKG_VERSION").to_owned(),
-            wall_clock: clock,
+            wall_clock: clock.clone(),
             ..Options::new(identity, membership.clone(), self.options.listen)
         };
         let (handle, events, streams) = Transport::start(options, cancel.clone()).await?;
@@ -601,6 +601,7 @@ impl Cluster {
             recoveries: self.recoveries.clone(),
             membership: membership.clone(),
             files: self.files.clone(),
+            clock,
             handle: handle.clone(),
             events,
             counters: self.counters.clone(),

@@ -216,6 +216,14 @@ impl Objects {
         Ok(state)
     }
 
+    /// True if the node has a field or the tombstone of a deleted one.
+    ///
+    /// # Errors
+    /// The errors of [`read`](Self::read).
+    pub fn has_record(&self, key: &FieldKey) -> Result<bool, StoreError> {
+        Ok(self.slot(key)?.is_some())
+    }
+
     /// Fields of one object in the order of their names, beginning after `after`, at most `limit`.
     ///
     /// # Errors
@@ -347,10 +355,37 @@ impl Objects {
         &self,
         mut visit: impl FnMut(&FieldKey, &Field) -> Result<(), E>,
     ) -> Result<(), E> {
-        let unwritten: Vec<_> = self.unwritten.lock().iter().map(|(k, s)| (k.clone(), s.clone())).collect();
+        let unwritten = self.unwritten_matching(|_| true);
+        self.visit_stored(|key, state| state.live().map_or(Ok(()), |field| visit(key, field)))?;
+        for (key, slot) in unwritten {
+            let state = slot.0.read().field.clone();
+            state.live().map_or(Ok(()), |field| visit(&key, field))?;
+        }
+        Ok(())
+    }
+
+    /// Calls `visit` with the state of every field that is on the disk, also of deleted ones, in the order of their keys, from one
+    /// consistent snapshot.
+    ///
+    /// # Errors
+    /// The errors of [`read`](Self::read).
+    pub fn visit_states(&self, mut visit: impl FnMut(&FieldKey, &FieldState)) -> Result<(), StoreError> {
+        self.visit_stored(|key, state| {
+            visit(key, state);
+            Ok(())
+        })
+    }
+
+    /// Calls `visit` with the keys of fields that are newer than the disk.
+    pub fn visit_unwritten(&self, visit: impl FnMut(&FieldKey)) {
+        self.unwritten.lock().keys().for_each(visit);
+    }
+
+    fn visit_stored<E: From<StoreError>>(
+        &self,
+        mut visit: impl FnMut(&FieldKey, &FieldState) -> Result<(), E>,
+    ) -> Result<(), E> {
         let snapshot = self.database.snapshot();
-        let mut visit =
-            |key: &FieldKey, state: &FieldState| state.live().map_or(Ok(()), |field| visit(key, field));
         let mut current: Option<(FieldKey, FieldState)> = None;
         for entry in snapshot.iter(&self.space) {
             let entry = entry.into_inner();
@@ -376,14 +411,7 @@ impl Objects {
                 }
             }
         }
-        if let Some((key, field)) = current {
-            visit(&key, &field)?;
-        }
-        for (key, slot) in unwritten {
-            let field = slot.0.read().field.clone();
-            visit(&key, &field)?;
-        }
-        Ok(())
+        current.map_or(Ok(()), |(key, field)| visit(&key, &field))
     }
 
     /// Calls `visit` with the key of every field, also of deleted ones that have a tombstone. Where a file is damaged, the keys on both sides of the damage.
