@@ -166,9 +166,15 @@ pub struct Summary {
     /// The sender's clock of deletions, in milliseconds; 0 if it has none.
     #[prost(uint64, tag = "4")]
     pub clock_ms: u64,
-    /// Deletions up to this time are agreed by all members, and not in the digests of this round.
+    /// Deletions up to this time are agreed by all members.
     #[prost(uint64, tag = "5")]
     pub agreed_ms: u64,
+    /// Deletions up to this time are not in the digest.
+    #[prost(uint64, tag = "7")]
+    pub without_ms: u64,
+    /// The sender has stored all that the receiver had sent before the sender's last message of this kind.
+    #[prost(bool, tag = "6")]
+    pub is_stored: bool,
 }
 
 /// A digest for each bucket of the objects that both nodes share; no digests if their sum equals the received one.
@@ -186,6 +192,15 @@ pub struct Buckets {
     /// The sender follows the clock of the [`Summary`].
     #[prost(bool, tag = "4")]
     pub follows_clock: bool,
+    /// The sender's clock of deletions, in milliseconds; 0 if it has none.
+    #[prost(uint64, tag = "6")]
+    pub clock_ms: u64,
+    /// Deletions up to this time are not in the digests, and not compared in this round.
+    #[prost(uint64, tag = "8")]
+    pub without_ms: u64,
+    /// As in [`Summary`].
+    #[prost(bool, tag = "7")]
+    pub is_stored: bool,
     /// Deletions up to this time are agreed by all members.
     #[prost(uint64, tag = "5")]
     pub agreed_ms: u64,

@@ -84,7 +84,15 @@ fn kinds() -> impl Strategy<Value = Kind> {
         ),
         (round.clone(), any::<u64>(), 0..4_u32, any::<u64>(), any::<u64>()).prop_map(
             |(round, root, interests_version, clock_ms, agreed_ms)| {
-                Kind::Summary(Summary { round, root, interests_version, clock_ms, agreed_ms })
+                Kind::Summary(Summary {
+                    round,
+                    root,
+                    interests_version,
+                    clock_ms,
+                    agreed_ms,
+                    without_ms: root,
+                    is_stored: true,
+                })
             }
         ),
         (round.clone(), any::<bool>(), any::<u32>(), any::<u64>()).prop_map(
@@ -95,6 +103,9 @@ fn kinds() -> impl Strategy<Value = Kind> {
                     digests: vec![3; length],
                     objects: vec![count; length],
                     follows_clock: some,
+                    clock_ms: agreed_ms,
+                    is_stored: some,
+                    without_ms: agreed_ms,
                     agreed_ms,
                 })
             }

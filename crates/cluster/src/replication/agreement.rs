@@ -10,17 +10,17 @@
 //! Deletions up to the least time that has spread to every member are *agreed*: every member has them. Nodes tell each
 //! other that time, leave agreed deletions out of what they compare, and drop them. A member that is away holds it back.
 //!
-//! A node with a failing disk may lose what a round brought: claims count after [`CLAIM_DELAY`], unless the driver reports
-//! [`NotStored`](crate::replication::Event::NotStored) in the meantime. A deletion is agreed [`MARGIN_MS`] after its time at
-//! the earliest, since a write takes a moment from its time to the digests.
+//! A node that starts may have a clock that is behind what was agreed, and delete before it meets a member. So it compares all
+//! its deletions with each member once before it leaves out or drops any.
+//!
+//! A node with a full disk may lose what a round brought. So each node says in its next message about a round whether it has
+//! stored all that it got; what a round has shown counts from then on. A deletion is agreed [`MARGIN_MS`] after its time at the
+//! earliest, since a write takes a moment from its time to the digests.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use crate::replication::NodeId;
 
-/// Time after a round at which what it brought counts as stored.
-pub(super) const CLAIM_DELAY: Duration = Duration::from_secs(5);
 /// Minimum age of an agreed deletion.
 pub(super) const MARGIN_MS: u64 = 30_000;
 
@@ -31,6 +31,15 @@ pub(crate) struct Sweep {
     clock_ms: u64,
     /// Time up to which this node had all deletions when it began.
     gathered_ms: u64,
+    /// Deletions up to this time were not compared.
+    without_ms: u64,
+}
+
+impl Sweep {
+    /// A round of it does not compare deletions up to this time.
+    pub(crate) fn leaves_out(&mut self, without_ms: u64) {
+        self.without_ms = self.without_ms.max(without_ms);
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -39,19 +48,15 @@ struct Known {
     spread_ms: u64,
 }
 
-#[derive(Debug)]
-struct Claim {
-    due: Duration,
-    node: NodeId,
-    sweep: Sweep,
-}
-
 /// What this node knows of the deletions of the members.
 #[derive(Debug, Default)]
 pub(crate) struct Agreement {
     /// All other members.
     members: BTreeMap<NodeId, Known>,
-    claims: Vec<Claim>,
+    /// The last whole comparison with each connected peer, until the peer says that it has stored what it got.
+    compared: BTreeMap<NodeId, Sweep>,
+    /// Members with which all deletions have been compared since the start.
+    met: BTreeSet<NodeId>,
     agreed_ms: u64,
 }
 
@@ -59,7 +64,8 @@ impl Agreement {
     /// The other members. New ones hold agreement back until they have been compared twice.
     pub(crate) fn set_members(&mut self, members: &BTreeSet<NodeId>) {
         self.members.retain(|node, _| members.contains(node));
-        self.claims.retain(|claim| members.contains(&claim.node));
+        self.compared.retain(|node, _| members.contains(node));
+        self.met.retain(|node| members.contains(node));
         for node in members {
             self.members.entry(*node).or_default();
         }
@@ -67,21 +73,29 @@ impl Agreement {
 
     /// Begins to compare all objects with a peer; `None` if one of both does not follow the clock.
     pub(crate) fn begin(&self, clock_ms: u64) -> Option<Sweep> {
-        (clock_ms > 0).then(|| Sweep { clock_ms, gathered_ms: self.gathered_ms(clock_ms) })
+        (clock_ms > 0).then(|| Sweep { clock_ms, gathered_ms: self.gathered_ms(clock_ms), without_ms: 0 })
     }
 
     /// All objects have been compared with a peer, and what differed has been exchanged.
-    pub(crate) fn compared(&mut self, node: NodeId, sweep: Sweep, now: Duration) {
-        self.claims.retain(|claim| claim.node != node);
-        self.claims.push(Claim { due: now + CLAIM_DELAY, node, sweep });
+    pub(crate) fn compared(&mut self, node: NodeId, sweep: Sweep) {
+        self.compared.insert(node, sweep);
     }
 
-    /// What a peer sent could not be stored.
-    pub(crate) fn lost(&mut self, node: NodeId) {
-        self.claims.retain(|claim| claim.node != node);
-        if let Some(known) = self.members.get_mut(&node) {
-            *known = Known::default();
+    /// A peer says whether it has stored all that this node has sent.
+    pub(crate) fn confirmed(&mut self, node: NodeId, is_stored: bool) {
+        let sweep = self.compared.remove(&node).filter(|_| is_stored);
+        if let Some((sweep, known)) = sweep.zip(self.members.get_mut(&node)) {
+            known.gathered_ms = known.gathered_ms.max(sweep.clock_ms - 1);
+            known.spread_ms = known.spread_ms.max(sweep.gathered_ms);
+            if sweep.without_ms == 0 {
+                self.met.insert(node);
+            }
         }
+    }
+
+    /// What a peer sent could not be stored, or its connection is gone.
+    pub(crate) fn lost(&mut self, node: NodeId) {
+        self.compared.remove(&node);
     }
 
     /// A member says what is agreed; `clock_ms` is the clock of this node.
@@ -91,29 +105,26 @@ impl Agreement {
         }
     }
 
-    /// Counts claims that are due. `clock_ms` is the clock of this node.
-    pub(crate) fn advance(&mut self, now: Duration, clock_ms: u64) {
-        let Self { claims, members, .. } = self;
-        claims.retain(|claim| {
-            let is_due = claim.due <= now;
-            if is_due && let Some(known) = members.get_mut(&claim.node) {
-                known.gathered_ms = known.gathered_ms.max(claim.sweep.clock_ms - 1);
-                known.spread_ms = known.spread_ms.max(claim.sweep.gathered_ms);
-            }
-            !is_due
-        });
+    /// Computes what is agreed. `clock_ms` is the clock of this node.
+    pub(crate) fn advance(&mut self, clock_ms: u64) {
         let spread_ms = self.members.values().map(|known| known.spread_ms).min().unwrap_or(clock_ms);
         self.agreed_ms = self.agreed_ms.max(spread_ms.saturating_sub(MARGIN_MS));
-    }
-
-    /// Time at which the next claim counts.
-    pub(crate) fn next_deadline(&self) -> Option<Duration> {
-        self.claims.iter().map(|claim| claim.due).min()
     }
 
     /// Every member has the deletions up to this time.
     pub(crate) fn agreed_ms(&self) -> u64 {
         self.agreed_ms
+    }
+
+    /// Deletions up to this time need not be compared with a peer.
+    pub(crate) fn known_to(&self, node: NodeId) -> u64 {
+        if self.met.contains(&node) { self.agreed_ms } else { 0 }
+    }
+
+    /// This node may drop deletions up to this time.
+    pub(crate) fn droppable_ms(&self) -> u64 {
+        let has_met_all = self.members.keys().all(|node| self.met.contains(node));
+        if has_met_all { self.agreed_ms } else { 0 }
     }
 
     /// This node has all deletions up to this time.
@@ -128,10 +139,6 @@ mod tests {
 
     const MINUTE_MS: u64 = 60_000;
 
-    fn secs(secs: u64) -> Duration {
-        Duration::from_secs(secs)
-    }
-
     fn agreement(members: &[u64]) -> Agreement {
         let mut agreement = Agreement::default();
         agreement.set_members(&members.iter().map(|node| NodeId(*node)).collect());
@@ -139,10 +146,9 @@ mod tests {
     }
 
     fn round(agreement: &mut Agreement, node: u64, clock_ms: u64) {
-        let sweep = agreement.begin(clock_ms).unwrap();
-        let now = Duration::from_millis(clock_ms);
-        agreement.compared(NodeId(node), sweep, now);
-        agreement.advance(now + CLAIM_DELAY, clock_ms);
+        agreement.compared(NodeId(node), agreement.begin(clock_ms).unwrap());
+        agreement.confirmed(NodeId(node), true);
+        agreement.advance(clock_ms);
     }
 
     #[test]
@@ -179,13 +185,19 @@ mod tests {
         let mut agreement = agreement(&[1]);
         round(&mut agreement, 1, MINUTE_MS);
         round(&mut agreement, 1, 2 * MINUTE_MS);
-        let sweep = agreement.begin(3 * MINUTE_MS).unwrap();
-        agreement.compared(NodeId(1), sweep, secs(180));
-        agreement.lost(NodeId(1));
         let before = agreement.agreed_ms();
-        agreement.advance(secs(200), 200_000);
+        // Stored neither here nor there.
+        for is_stored in [true, false] {
+            agreement.compared(NodeId(1), agreement.begin(3 * MINUTE_MS).unwrap());
+            if is_stored {
+                agreement.lost(NodeId(1));
+            }
+            agreement.confirmed(NodeId(1), is_stored);
+            agreement.advance(3 * MINUTE_MS);
+            assert_eq!(agreement.agreed_ms(), before);
+        }
         round(&mut agreement, 1, 4 * MINUTE_MS);
-        assert_eq!(agreement.agreed_ms(), before);
+        assert_eq!(agreement.agreed_ms(), 2 * MINUTE_MS - 1 - MARGIN_MS);
     }
 
     #[test]
@@ -200,9 +212,24 @@ mod tests {
     }
 
     #[test]
+    fn a_node_compares_all_deletions_with_each_member_once() {
+        let mut agreement = agreement(&[1, 2]);
+        agreement.told(8 * MINUTE_MS, 10 * MINUTE_MS);
+        round(&mut agreement, 1, 10 * MINUTE_MS);
+        assert_eq!([1, 2].map(|node| agreement.known_to(NodeId(node))), [8 * MINUTE_MS, 0]);
+        let mut sweep = agreement.begin(11 * MINUTE_MS).unwrap();
+        sweep.leaves_out(1);
+        agreement.compared(NodeId(2), sweep);
+        agreement.confirmed(NodeId(2), true);
+        assert_eq!(agreement.droppable_ms(), 0);
+        round(&mut agreement, 2, 12 * MINUTE_MS);
+        assert_eq!(agreement.droppable_ms(), 8 * MINUTE_MS);
+    }
+
+    #[test]
     fn a_node_alone_agrees_with_itself() {
         let mut agreement = agreement(&[]);
-        agreement.advance(secs(1), 5 * MINUTE_MS);
+        agreement.advance(5 * MINUTE_MS);
         assert_eq!(agreement.agreed_ms(), 5 * MINUTE_MS - MARGIN_MS);
     }
 }

@@ -33,12 +33,12 @@ pub struct View {
     /// The part that both have.
     pub part: Part,
     /// Deletions up to this time are left out: every member has them.
-    pub agreed_ms: u64,
+    pub without_ms: u64,
 }
 
 impl View {
     /// All that a node has of an object.
-    pub const ALL: Self = Self { part: Part::Whole, agreed_ms: 0 };
+    pub const ALL: Self = Self { part: Part::Whole, without_ms: 0 };
 }
 
 impl From<u64> for ObjectDigest {

@@ -132,7 +132,7 @@ impl<D: Delta> Replication<D> {
             Event::Tick => {}
         }
         self.run_due(replica, &mut out);
-        self.agreement.advance(self.now, replica.clock_ms());
+        self.agreement.advance(replica.clock_ms());
         let reports = self.recovery.advance(self.now, self.settings.grace);
         out.extend(reports.into_iter().map(|(interests, lacks)| Output::Recovering { interests, lacks }));
         out
@@ -141,8 +141,7 @@ impl<D: Delta> Replication<D> {
     /// Deadline of the next call of [`handle`](Self::handle), with [`Event::Tick`] if there is no other event.
     pub fn next_deadline(&self) -> Option<Duration> {
         let timer = self.timers.first().map(|(due, _)| *due);
-        let claim = self.agreement.next_deadline();
-        [self.pending.next_due(), timer, self.recovery.next_deadline(), claim].into_iter().flatten().min()
+        [self.pending.next_due(), timer, self.recovery.next_deadline()].into_iter().flatten().min()
     }
 
     /// About how many bytes wait to be sent: local changes for their interval, and what waits for peers
@@ -172,9 +171,14 @@ impl<D: Delta> Replication<D> {
         self.members.iter().try_fold(self.now, |least, node| Some(least.min(*self.confirmed.get(node)?)))
     }
 
-    /// Every member has the deletions up to this time, in milliseconds of the clock of deletions: the replica may drop them.
+    /// Every member has the deletions up to this time, in milliseconds of the clock of deletions.
     pub fn agreed_ms(&self) -> u64 {
         self.agreement.agreed_ms()
+    }
+
+    /// The replica may drop deletions up to this time: they are agreed, and this node has compared its own with every member.
+    pub fn droppable_ms(&self) -> u64 {
+        self.agreement.droppable_ms()
     }
 
     fn local_interests<R>(&mut self, interests: Vec<Interest>, replica: &R, out: &mut Vec<Output>)
@@ -220,6 +224,7 @@ impl<D: Delta> Replication<D> {
         let begins = self.begins(node);
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.synced_version = 0;
+            peer.has_lost = true;
             peer.cursor = Cursor::default();
             peer.is_spoiled =
                 if begins { peer.round.is_some() } else { peer.answer.is_some() || peer.is_answer_partial };
@@ -227,6 +232,7 @@ impl<D: Delta> Replication<D> {
     }
 
     fn peer_down(&mut self, node: NodeId) {
+        self.agreement.lost(node);
         if let Some(peer) = self.peers.remove(&node) {
             let (now, settle) = (self.now, self.settings.settle);
             self.absent.retain(|_, absent| now.saturating_sub(absent.left) < settle);

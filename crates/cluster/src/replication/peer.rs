@@ -60,6 +60,8 @@ pub(crate) struct Peer<D> {
     pub(crate) is_spoiled: bool,
     /// The last round that the peer began left objects for the next one.
     pub(crate) is_answer_partial: bool,
+    /// Something that it sent since the last message about a round could not be stored.
+    pub(crate) has_lost: bool,
     /// The comparison of all objects that is under way; `None` if a side does not follow the clock of deletions.
     pub(crate) sweep: Option<Sweep>,
     pub(crate) tally_cache: TallyCache,
@@ -150,7 +152,7 @@ pub(crate) struct Round {
     /// The local interests that the peer knew by then.
     pub(crate) version: u32,
     /// Deletions up to this time are not compared.
-    pub(crate) agreed_ms: u64,
+    pub(crate) without_ms: u64,
     pub(crate) stage: Stage,
 }
 
@@ -169,7 +171,7 @@ pub(crate) struct Answer {
     /// The local interests that the peer knew at its begin.
     pub(crate) version: u32,
     /// Deletions up to this time are not compared.
-    pub(crate) agreed_ms: u64,
+    pub(crate) without_ms: u64,
     pub(crate) partial: bool,
 }
 
@@ -203,6 +205,7 @@ impl<D: Delta> Peer<D> {
             synced_version: 0,
             is_spoiled: false,
             is_answer_partial: false,
+            has_lost: false,
             sweep: None,
             tally_cache: TallyCache::default(),
             kept: HashSet::new(),

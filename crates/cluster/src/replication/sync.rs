@@ -44,8 +44,9 @@ impl<D: Delta> Replication<D> {
         }
         self.counters.rounds += 1;
         let (clock_ms, agreed_ms) = (replica.clock_ms(), self.agreement.agreed_ms());
+        let without_ms = self.agreement.known_to(node);
         let sweep = self.agreement.begin(clock_ms);
-        let tally = self.tally(node, agreed_ms, replica);
+        let tally = self.tally(node, without_ms, replica);
         let root = tally.root();
         // The count of all rounds serves as a number that no other round with the peer has.
         let number = self.counters.rounds as u32;
@@ -62,9 +63,18 @@ impl<D: Delta> Replication<D> {
             peer.is_spoiled &= first > 0;
             peer.sweep = if first > 0 { peer.sweep } else { sweep };
             let (their_version, stage) = (interests_version, Stage::Buckets { tally });
-            let round = Round { number, first, began, version, their_version, agreed_ms, stage };
+            let round = Round { number, first, began, version, their_version, without_ms, stage };
             peer.round = Some(Box::new(round));
-            let summary = wire::Summary { round: number, root, interests_version, clock_ms, agreed_ms };
+            let is_stored = !std::mem::take(&mut peer.has_lost);
+            let summary = wire::Summary {
+                round: number,
+                root,
+                interests_version,
+                clock_ms,
+                agreed_ms,
+                without_ms,
+                is_stored,
+            };
             self.send(node, Kind::Summary(summary), out);
         }
     }
@@ -93,12 +103,14 @@ impl<D: Delta> Replication<D> {
         }
         self.counters.rounds += 1;
         let is_partial = peer.is_answer_partial;
+        let is_stored = !std::mem::take(&mut peer.has_lost);
+        self.agreement.confirmed(node, summary.is_stored);
         let follows_clock = summary.clock_ms > 0 && replica.follow_clock(summary.clock_ms);
-        let agreed_ms = summary.agreed_ms;
-        let own_agreed_ms = self.agreement.agreed_ms();
-        self.agreement.told(agreed_ms, replica.clock_ms());
+        let agreed_ms = self.agreement.agreed_ms();
+        self.told_agreed(summary.agreed_ms, replica);
+        let without_ms = summary.without_ms.min(self.agreement.known_to(node));
         let sweep = follows_clock.then(|| self.agreement.begin(summary.clock_ms)).flatten();
-        let tally = self.tally(node, agreed_ms, replica);
+        let tally = self.tally(node, without_ms, replica);
         let equal = tally.root() == summary.root;
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
@@ -106,6 +118,9 @@ impl<D: Delta> Replication<D> {
         // A round that goes on where another ended is no better than that one.
         peer.is_spoiled &= is_partial;
         peer.sweep = if is_partial { peer.sweep } else { sweep };
+        if let Some(sweep) = &mut peer.sweep {
+            sweep.leaves_out(without_ms);
+        }
         peer.work.clear();
         peer.names_bytes = 0;
         peer.round_wanted = false;
@@ -114,7 +129,10 @@ impl<D: Delta> Replication<D> {
         let mut reply = wire::Buckets {
             round: summary.round,
             follows_clock,
-            agreed_ms: own_agreed_ms,
+            is_stored,
+            clock_ms: replica.clock_ms(),
+            agreed_ms,
+            without_ms,
             ..wire::Buckets::default()
         };
         if equal {
@@ -124,7 +142,7 @@ impl<D: Delta> Replication<D> {
             self.compared(node);
         } else {
             let (number, version) = (summary.round, summary.interests_version);
-            peer.answer = Some(Answer { number, version, agreed_ms, partial: true });
+            peer.answer = Some(Answer { number, version, without_ms, partial: true });
             reply.digests = tally.digests;
             reply.objects = tally.objects;
             if summary.root == Tally::new().root() && !peer.is_spoiled {
@@ -148,21 +166,26 @@ impl<D: Delta> Replication<D> {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
-        self.agreement.told(theirs.agreed_ms, replica.clock_ms());
-        if !theirs.follows_clock {
-            peer.sweep = None;
+        self.agreement.confirmed(node, theirs.is_stored);
+        // So that the clocks of all members are that of the fastest.
+        replica.follow_clock(theirs.clock_ms);
+        match &mut peer.sweep {
+            Some(sweep) if theirs.follows_clock => sweep.leaves_out(theirs.without_ms),
+            sweep => *sweep = None,
         }
-        let (tally, first, began, versions, agreed_ms) = match peer.round.as_deref() {
+        self.told_agreed(theirs.agreed_ms, replica);
+        let Some(peer) = self.peers.get_mut(&node) else { return };
+        let (tally, first, began, versions, compared_without_ms) = match peer.round.as_deref() {
             Some(Round {
                 number,
                 first,
                 began,
                 version,
                 their_version,
-                agreed_ms,
+                without_ms,
                 stage: Stage::Buckets { tally },
             }) if *number == theirs.round => {
-                (tally, *first, *began, (*version, *their_version), *agreed_ms)
+                (tally, *first, *began, (*version, *their_version), *without_ms)
             }
             _ => {
                 self.counters.unexpected_messages += 1;
@@ -177,8 +200,18 @@ impl<D: Delta> Replication<D> {
             self.compared(node);
             return;
         }
+        let without_ms = theirs.without_ms.min(compared_without_ms);
+        let mut tally = tally.clone();
+        if without_ms != compared_without_ms {
+            // The peer has to compare earlier deletions.
+            if let Some(round) = &mut peer.round {
+                round.without_ms = without_ms;
+            }
+            tally = self.tally(node, without_ms, replica);
+        }
         let (buckets, left_for_later) =
             tally.differing(&theirs, bucket(first), self.settings.round_objects);
+        let Some(peer) = self.peers.get(&node) else { return };
         if theirs.objects.iter().all(|objects| *objects == 0) && !peer.is_spoiled {
             // Such as a new member: what goes to it now keeps nobody here waiting.
             self.synced(node, versions.0);
@@ -187,7 +220,7 @@ impl<D: Delta> Replication<D> {
         if let Some(range) = from.first_mut() {
             *range = (*range).max(first);
         }
-        let mut entries = self.entries(node, (&from, &to), agreed_ms, replica);
+        let mut entries = self.entries(node, (&from, &to), without_ms, replica);
         let most = self.settings.round_objects.clamp(1, ROUND_OBJECTS);
         let mut next = left_for_later.map(|bucket| bucket_range(bucket).0);
         // A single bucket may have more than one message holds.
@@ -226,9 +259,9 @@ impl<D: Delta> Replication<D> {
             self.counters.unexpected_messages += 1;
             return;
         }
-        let agreed_ms = self.peers.get(&node).and_then(|peer| peer.answer.as_ref()).map(|a| a.agreed_ms);
-        let agreed_ms = agreed_ms.unwrap_or_default();
-        let entries = self.entries(node, (&theirs.from, &theirs.to), agreed_ms, replica);
+        let without_ms = self.peers.get(&node).and_then(|peer| peer.answer.as_ref()).map(|a| a.without_ms);
+        let without_ms = without_ms.unwrap_or_default();
+        let entries = self.entries(node, (&theirs.from, &theirs.to), without_ms, replica);
         let (hashes, digests) = lines(&entries);
         let mut wanted = Vec::new();
         let Some(peer) = self.peers.get_mut(&node) else {
@@ -248,7 +281,7 @@ impl<D: Delta> Replication<D> {
                     peer.work.extend(with_hash(&entries, hash).map(|e| Work::FieldDigests {
                         round: theirs.round,
                         object: e.key.clone(),
-                        view: View { part: e.part, agreed_ms },
+                        view: View { part: e.part, without_ms },
                     }));
                 }
             }
@@ -268,7 +301,7 @@ impl<D: Delta> Replication<D> {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
-        let Some(Round { number, agreed_ms, stage: Stage::Differences { entries, partial }, .. }) =
+        let Some(Round { number, without_ms, stage: Stage::Differences { entries, partial }, .. }) =
             peer.round.as_deref_mut()
         else {
             self.counters.unexpected_messages += 1;
@@ -296,7 +329,7 @@ impl<D: Delta> Replication<D> {
             if !answered.insert(hash) {
                 continue;
             }
-            let view = View { part: entry.part, agreed_ms: *agreed_ms };
+            let view = View { part: entry.part, without_ms: *without_ms };
             let ours = replica.field_digests(&key, view);
             let theirs: Vec<(String, u64)> = fields.names.into_iter().zip(fields.digests).collect();
             let (send, want) = differing_fields(&ours, &theirs);
@@ -391,11 +424,21 @@ impl<D: Delta> Replication<D> {
         }
     }
 
+    /// A member says up to which time deletions are agreed. Deletions of this node come after that.
+    fn told_agreed<R>(&mut self, agreed_ms: u64, replica: &R)
+    where
+        R: Replica<Delta = D>,
+    {
+        if replica.follow_clock(agreed_ms) {
+            self.agreement.told(agreed_ms, replica.clock_ms());
+        }
+    }
+
     /// All objects have been compared with a peer, and what differed was exchanged.
     fn compared(&mut self, node: NodeId) {
         let sweep = self.peers.get_mut(&node).and_then(|peer| peer.sweep.take());
         if let Some(sweep) = sweep {
-            self.agreement.compared(node, sweep, self.now);
+            self.agreement.compared(node, sweep);
         }
     }
 

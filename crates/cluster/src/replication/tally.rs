@@ -20,8 +20,8 @@ struct CachedBucket {
     version: u64,
     digest: u64,
     objects: u32,
-    /// The time of the agreed deletions, if the bucket has deletions.
-    agreed_ms: Option<u64>,
+    /// The deletions that are left out, if the bucket has deletions.
+    without_ms: Option<u64>,
 }
 
 /// An object that is compared with a peer.
@@ -69,15 +69,15 @@ impl<D: Delta> Replication<D> {
         std::iter::once_with(move || (self.me, self.interests.matches(object))).chain(counted)
     }
 
-    /// Digests of the objects that this node and a peer share, without deletions up to `agreed_ms`.
-    pub(super) fn tally<R>(&mut self, node: NodeId, agreed_ms: u64, replica: &R) -> Tally
+    /// Digests of the objects that this node and a peer share, without deletions up to `without_ms`.
+    pub(super) fn tally<R>(&mut self, node: NodeId, without_ms: u64, replica: &R) -> Tally
     where
         R: Replica<Delta = D>,
     {
         let mut tally = Tally::new();
         let Some(peer) = self.peers.get_mut(&node) else { return tally };
         if replica.version(0).is_none() {
-            self.visit_shared(node, 0..=u64::MAX, agreed_ms, replica, &mut |_, shared| {
+            self.visit_shared(node, 0..=u64::MAX, without_ms, replica, &mut |_, shared| {
                 tally.add(shared.hash, shared.digest);
             });
             return tally;
@@ -90,12 +90,12 @@ impl<D: Delta> Replication<D> {
         for (bucket, known) in cache.buckets.iter_mut().enumerate() {
             let version = u8::try_from(bucket).ok().and_then(|bucket| replica.version(bucket));
             let is_current = |known: &CachedBucket| {
-                Some(known.version) == version && known.agreed_ms.is_none_or(|known| known == agreed_ms)
+                Some(known.version) == version && known.without_ms.is_none_or(|known| known == without_ms)
             };
             let current = match known.filter(is_current) {
                 Some(current) => current,
                 None => {
-                    let (current, is_lasting) = self.tally_bucket(node, bucket, agreed_ms, replica);
+                    let (current, is_lasting) = self.tally_bucket(node, bucket, without_ms, replica);
                     *known =
                         version.filter(|_| is_lasting).map(|version| CachedBucket { version, ..current });
                     current
@@ -115,7 +115,7 @@ impl<D: Delta> Replication<D> {
         &self,
         node: NodeId,
         bucket: usize,
-        agreed_ms: u64,
+        without_ms: u64,
         replica: &R,
     ) -> (CachedBucket, bool)
     where
@@ -125,18 +125,18 @@ impl<D: Delta> Replication<D> {
         let (mut is_lasting, mut has_deletions) = (true, false);
         let (first, last) = bucket_range(bucket);
         let Some(peer) = self.peers.get(&node) else {
-            return (CachedBucket { version: 0, digest: 0, objects: 0, agreed_ms: None }, false);
+            return (CachedBucket { version: 0, digest: 0, objects: 0, without_ms: None }, false);
         };
         replica.digests(first..=last, &mut |object, digest| {
             is_lasting &= peer.is_interested(object);
             has_deletions |= digest.deletions.is_some();
-            if let Some(shared) = self.shared(node, object, digest, agreed_ms, replica) {
+            if let Some(shared) = self.shared(node, object, digest, without_ms, replica) {
                 tally.add(shared.hash, shared.digest);
             }
         });
         let (digest, objects) = tally.bucket(bucket);
-        let agreed_ms = has_deletions.then_some(agreed_ms);
-        (CachedBucket { version: 0, digest, objects, agreed_ms }, is_lasting)
+        let without_ms = has_deletions.then_some(without_ms);
+        (CachedBucket { version: 0, digest, objects, without_ms }, is_lasting)
     }
 
     /// The shared objects in some ranges, sorted by hash.
@@ -144,7 +144,7 @@ impl<D: Delta> Replication<D> {
         &self,
         node: NodeId,
         (from, to): (&[u64], &[u64]),
-        agreed_ms: u64,
+        without_ms: u64,
         replica: &R,
     ) -> Vec<Entry>
     where
@@ -159,10 +159,10 @@ impl<D: Delta> Replication<D> {
             }
         };
         if replica.version(0).is_none() {
-            self.visit_shared(node, *first..=*last, agreed_ms, replica, &mut add);
+            self.visit_shared(node, *first..=*last, without_ms, replica, &mut add);
         } else {
             for (first, last) in from.iter().zip(to) {
-                self.visit_shared(node, *first..=*last, agreed_ms, replica, &mut add);
+                self.visit_shared(node, *first..=*last, without_ms, replica, &mut add);
             }
         }
         entries.sort_unstable_by(|a, b| (a.hash, &a.key).cmp(&(b.hash, &b.key)));
@@ -173,14 +173,14 @@ impl<D: Delta> Replication<D> {
         &self,
         node: NodeId,
         hashes: RangeInclusive<u64>,
-        agreed_ms: u64,
+        without_ms: u64,
         replica: &R,
         visit: &mut dyn FnMut(&ObjectKey, Shared),
     ) where
         R: Replica<Delta = D>,
     {
         replica.digests(hashes, &mut |object, digest| {
-            if let Some(shared) = self.shared(node, object, digest, agreed_ms, replica) {
+            if let Some(shared) = self.shared(node, object, digest, without_ms, replica) {
                 visit(object, shared);
             }
         });
@@ -193,7 +193,7 @@ impl<D: Delta> Replication<D> {
         node: NodeId,
         object: &ObjectKey,
         digest: ObjectDigest,
-        agreed_ms: u64,
+        without_ms: u64,
         replica: &R,
     ) -> Option<Shared>
     where
@@ -203,12 +203,12 @@ impl<D: Delta> Replication<D> {
         let is_shared = self.shares(node, object, replica);
         let (part, digest) = match (is_shared, digest.deletions) {
             (true, None) => (Part::Whole, digest.whole),
-            (true, Some(times)) if agreed_ms < times.oldest_ms => (Part::Whole, digest.whole),
+            (true, Some(times)) if without_ms < times.oldest_ms => (Part::Whole, digest.whole),
             (true, Some(_)) => {
-                (Part::Whole, replica.digest(object, View { part: Part::Whole, agreed_ms })?)
+                (Part::Whole, replica.digest(object, View { part: Part::Whole, without_ms })?)
             }
-            (false, Some(times)) if agreed_ms < times.newest_ms => {
-                (Part::Deletions, replica.digest(object, View { part: Part::Deletions, agreed_ms })?)
+            (false, Some(times)) if without_ms < times.newest_ms => {
+                (Part::Deletions, replica.digest(object, View { part: Part::Deletions, without_ms })?)
             }
             (false, _) => return None,
         };

@@ -105,18 +105,23 @@ impl Store {
         self.objects.get(object)?.get(name)?.live().map(Field::value)
     }
 
-    /// Names of the objects' fields, and the number of tombstones.
+    /// Times of the deletions whose tombstones are here.
+    pub fn deleted_ms(&self) -> impl Iterator<Item = u64> {
+        let states = self.objects.values().flat_map(|fields| fields.values());
+        states.filter(|state| state.is_deleted()).map(FieldState::deleted_at_ms)
+    }
+
     pub fn tombstones(&self) -> usize {
-        self.objects.values().flat_map(|fields| fields.values()).filter(|state| state.is_deleted()).count()
+        self.deleted_ms().count()
     }
 
     /// Drops the tombstones of deletions up to this time.
-    pub fn drop_tombstones(&mut self, agreed_ms: u64) {
+    pub fn drop_tombstones(&mut self, droppable_ms: u64, agreed_ms: u64) {
         self.agreed_ms = self.agreed_ms.max(agreed_ms);
         let origin = &mut self.origin;
         for fields in self.objects.values_mut() {
             fields.retain(|_, state| {
-                let drops = state.is_deleted() && state.deleted_at_ms() <= agreed_ms;
+                let drops = state.is_deleted() && state.deleted_at_ms() <= droppable_ms;
                 if drops {
                     origin.dropped_numbers = origin.dropped_numbers.max(state.highest_of(origin.replica));
                     origin.dropped_generations = origin.dropped_generations.max(state.generation());
@@ -138,7 +143,7 @@ impl Store {
     fn visible(&self, object: &ObjectKey, view: View) -> impl Iterator<Item = (&String, &FieldState)> {
         let fields = self.objects.get(object).into_iter().flatten();
         fields.filter(move |(_, state)| match state.is_deleted() {
-            true => state.deleted_at_ms() > view.agreed_ms,
+            true => state.deleted_at_ms() > view.without_ms,
             false => view.part == Part::Whole,
         })
     }
@@ -223,7 +228,7 @@ impl Replica for Store {
 
     fn state(&self, object: &ObjectKey, fields: Option<&[String]>, part: Part) -> Option<Changes> {
         let wanted = |name: &String| fields.is_none_or(|fields| fields.contains(name));
-        let fields = self.visible(object, View { part, agreed_ms: 0 }).filter(|(name, _)| wanted(name));
+        let fields = self.visible(object, View { part, without_ms: 0 }).filter(|(name, _)| wanted(name));
         let changes: BTreeMap<_, _> =
             fields.map(|(name, state)| (name.clone(), StateDelta::from(state.clone()))).collect();
         (!changes.is_empty()).then_some(Changes(changes))

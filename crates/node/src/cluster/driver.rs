@@ -201,12 +201,13 @@ impl Running {
     async fn drop_tombstones(&mut self) {
         let agreed_ms = self.machine.agreed_ms();
         self.store.objects().deletions().set_agreed(agreed_ms);
-        let agreed = self.replica.agreed_deletions(agreed_ms, DROPPED_TOMBSTONES);
+        let droppable_ms = self.machine.droppable_ms();
+        let agreed = self.replica.deletions_until(droppable_ms, DROPPED_TOMBSTONES);
         self.drops_more = !agreed.is_empty();
         let mut batch = Batch::default();
         let mut objects = Vec::with_capacity(agreed.len());
         for (object, keys) in agreed {
-            keys.into_iter().for_each(|key| batch.drop_tombstone(key, agreed_ms));
+            keys.into_iter().for_each(|key| batch.drop_tombstone(key, droppable_ms));
             objects.push(object);
         }
         if objects.is_empty() {

@@ -85,7 +85,7 @@ impl LocalReplica {
     }
 
     /// Tombstones of deletions up to this time, of some objects: at most about `limit`, with their objects.
-    pub fn agreed_deletions(&mut self, up_to_ms: u64, limit: usize) -> Vec<(ObjectKey, Vec<FieldKey>)> {
+    pub fn deletions_until(&mut self, up_to_ms: u64, limit: usize) -> Vec<(ObjectKey, Vec<FieldKey>)> {
         let mut found = Vec::new();
         let mut count = 0;
         while count < limit {
@@ -131,7 +131,7 @@ impl LocalReplica {
         self.fields(object).into_iter().filter_map(move |key| {
             let (state, depth) = self.readable(&key, self.objects.state(&key))?;
             let is_visible = match (state.is_deleted(), view.part) {
-                (true, _) => state.deleted_at_ms() > view.agreed_ms,
+                (true, _) => state.deleted_at_ms() > view.without_ms,
                 (false, part) => part == Part::Whole,
             };
             is_visible.then_some((key, state, depth))
@@ -249,7 +249,7 @@ impl Replica for LocalReplica {
                 }
             }
             _ => {
-                for (key, state, depth) in self.visible(object, View { part, agreed_ms: 0 }) {
+                for (key, state, depth) in self.visible(object, View { part, without_ms: 0 }) {
                     if is_wanted(&key) {
                         delta.add(key.field(), state.into(), depth);
                     }

@@ -55,7 +55,7 @@ impl Bucket {
         let Some(Deletions { times, without, only }) = self.deletions.get(object) else {
             return Answer::Digest((view.part == Part::Whole).then_some(known.whole));
         };
-        let (none, all) = (view.agreed_ms >= times.newest_ms, view.agreed_ms < times.oldest_ms);
+        let (none, all) = (view.without_ms >= times.newest_ms, view.without_ms < times.oldest_ms);
         match view.part {
             Part::Whole if all => Answer::Digest(Some(known.whole)),
             Part::Whole if none => Answer::Digest(*without),
