@@ -68,6 +68,9 @@ pub struct ObjectClass {
     pub quota_bytes: u64,
     /// See [`Recovery`].
     pub recover: Recovery,
+    /// An object is deleted when no field of it has changed for this long; `None` for never. 1 s up to 10 years.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<Duration>,
 }
 
 impl Default for ObjectClass {
@@ -79,6 +82,7 @@ impl Default for ObjectClass {
             copies: 2,
             quota_bytes: 4 << 20,
             recover: Recovery::default(),
+            ttl: None,
         }
     }
 }
@@ -108,6 +112,11 @@ impl Classes {
 }
 
 impl Classes {
+    /// The shortest time to live of a class; `None` if no objects expire.
+    pub fn shortest_ttl(&self) -> Option<Duration> {
+        self.apps.values().flatten().filter_map(|(_, class)| class.ttl).min()
+    }
+
     /// Whether objects that match the pattern may be of a class with `recover = "before"`.
     pub fn recovers_before(&self, app: &str, pattern: &str) -> bool {
         let classes = self.apps.get(app).map(Vec::as_slice).unwrap_or_default();

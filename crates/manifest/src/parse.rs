@@ -39,6 +39,7 @@ const QUEUE_CAPACITY: RangeInclusive<u32> = 1..=100_000;
 const ATTEMPTS: RangeInclusive<u32> = 1..=1000;
 
 const OBJECT_INTERVAL: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(3600);
+const OBJECT_TTL: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3650 * 86_400);
 const COPIES: RangeInclusive<u32> = 1..=16;
 /// A message about an object to another node has at most 16 MiB.
 const QUOTA_BYTES: RangeInclusive<u64> = 1024..=15 << 20;
@@ -548,7 +549,8 @@ fn secrets(item: &Item<'_>, problems: &mut Problems) -> Vec<String> {
 
 /// `[objects."room-*"]`: the class of the objects that match the pattern.
 fn objects(item: &Item<'_>, problems: &mut Problems) -> BTreeMap<String, ObjectClass> {
-    const KNOWN: [&str; 6] = ["interval", "durability", "write_interval", "copies", "quota", "recover"];
+    const KNOWN: [&str; 7] =
+        ["interval", "durability", "write_interval", "copies", "quota", "recover", "ttl"];
     let mut classes = BTreeMap::new();
     for entry in item.entries(problems) {
         if let Some(reason) = glob_error(entry.key) {
@@ -579,6 +581,7 @@ fn objects(item: &Item<'_>, problems: &mut Problems) -> BTreeMap<String, ObjectC
         class.copies = copies.map_or(class.copies, |copies| copies as u8);
         let quota = table.get("quota").and_then(|item| item.size(QUOTA_BYTES, problems));
         class.quota_bytes = quota.map_or(class.quota_bytes, |bytes| bytes as u64);
+        class.ttl = table.get("ttl").and_then(|item| item.duration(OBJECT_TTL, problems));
         classes.insert(entry.key.to_owned(), class);
     }
     classes

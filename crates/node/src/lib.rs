@@ -14,6 +14,7 @@ pub mod memory_plan;
 mod memory_pressure;
 pub mod metrics;
 mod node;
+mod object_expiry;
 pub mod platform;
 mod settings;
 pub mod tls;

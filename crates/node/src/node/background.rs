@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 use super::Parts;
 use super::serving::Stages;
 use crate::cluster::{follow_policy, report_apps, serve_calls, transfer_artefacts};
-use crate::{memory_pressure, trace_export};
+use crate::{memory_pressure, object_expiry, trace_export};
 use edgefaas_cluster::calls::CallLimits;
 use edgefaas_triggers::{cron, object_change};
 
@@ -30,6 +30,12 @@ impl Parts {
             self.store.objects().clone(),
             self.invoker.clone(),
             self.workers.clone(),
+            listening.clone(),
+        ));
+        tasks.spawn(object_expiry::run(
+            self.registry.clone(),
+            self.store.clone(),
+            self.platform.clock.clone(),
             listening.clone(),
         ));
         tasks.spawn(cron::run(

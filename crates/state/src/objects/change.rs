@@ -16,6 +16,12 @@ pub(crate) enum FieldChange {
     Import(StateDelta),
     /// A deletion by this node.
     Delete,
+    /// A deletion by this node, if the time to live of the object is over.
+    Expire,
+    /// The time to live of the object begins.
+    Touch,
+    /// The object has expired: its last change need not be known any more.
+    Forget,
     /// Drops the tombstone of a deletion that was made up to this time.
     Drop { up_to_ms: u64 },
 }
@@ -42,7 +48,7 @@ impl FieldChange {
         match self {
             Self::Operate(operation) => FIELD_BYTES + operation.size_bytes() as u64,
             Self::Merge { delta, .. } | Self::Import(delta) => FIELD_BYTES + delta.size_bytes() as u64,
-            Self::Delete => FIELD_BYTES,
+            Self::Delete | Self::Expire | Self::Touch | Self::Forget => FIELD_BYTES,
             Self::Drop { .. } => 0,
         }
     }
@@ -52,7 +58,7 @@ impl FieldChange {
         match self {
             Self::Operate(operation) => Some(operation.field_type()),
             Self::Merge { delta, .. } | Self::Import(delta) => Some(delta.field_type()),
-            Self::Delete | Self::Drop { .. } => None,
+            Self::Delete | Self::Expire | Self::Touch | Self::Forget | Self::Drop { .. } => None,
         }
     }
 }

@@ -23,6 +23,7 @@ use fjall::OwnedWriteBatch;
 use self::unwritten::UnwrittenFields;
 use self::working::{Before, Deltas, Due, OnDisk, Working};
 use super::change::{FieldChange, PeerDelta};
+use super::expiry::LastChanges;
 use super::key::FieldKey;
 use super::table::{Objects, Slot};
 use super::watch::ChangeNotice;
@@ -49,6 +50,7 @@ pub(crate) struct FieldWriter {
     hybrid: HybridClock,
     working: HashMap<FieldKey, Working>,
     sizes: HashMap<Arc<str>, ObjectSize>,
+    last_changes: LastChanges,
     /// Fields that are newer than the disk, with the time of the next flush.
     unwritten: UnwrittenFields,
     write_due: Option<Instant>,
@@ -72,7 +74,7 @@ impl ObjectSize {
 }
 
 impl FieldWriter {
-    pub fn new(objects: Arc<Objects>, clock: Clock) -> Self {
+    pub fn new(objects: Arc<Objects>, last_changes: LastChanges, clock: Clock) -> Self {
         Self {
             replica: objects.replica(),
             writer: objects.replica().into(),
@@ -81,6 +83,7 @@ impl FieldWriter {
             hybrid: HybridClock::default(),
             working: HashMap::new(),
             sizes: HashMap::new(),
+            last_changes,
             unwritten: UnwrittenFields::default(),
             write_due: None,
             skew_told: false,
@@ -149,7 +152,9 @@ impl FieldWriter {
 
     /// True if a write is due.
     pub fn has_writes(&self, now: Instant) -> bool {
-        self.is_due(now) || self.working.values().any(|working| working.has_to_be_written(false))
+        self.is_due(now)
+            || self.last_changes.has_writes()
+            || self.working.values().any(|working| working.has_to_be_written(false))
     }
 
     /// Time of the next lazy flush.
@@ -160,6 +165,7 @@ impl FieldWriter {
     /// Adds the due writes to `batch`; all writes if `all`.
     pub fn write(&mut self, batch: &mut OwnedWriteBatch, all: bool, now: Instant) {
         let all = all || self.is_due(now);
+        self.last_changes.write(batch);
         for (key, working) in &mut self.working {
             if working.has_to_be_written(all) {
                 working.write(&self.objects, batch, key);
@@ -291,6 +297,9 @@ impl FieldWriter {
         lazy: bool,
     ) -> Result<Durability, CommitError> {
         let class = self.objects.class(key.app(), key.object());
+        let Some(change) = self.unless_alive(&key, change, class.ttl).map_err(failed)? else {
+            return Ok(Durability::Written);
+        };
         if let FieldChange::Operate(operation) = &change {
             self.check_quota(&key, operation, class.quota_bytes)?;
         }
@@ -348,7 +357,11 @@ impl FieldWriter {
             }
             FieldChange::Operate(_) | FieldChange::Delete => depth,
             FieldChange::Merge { depth, .. } => *depth,
-            FieldChange::Import(_) | FieldChange::Drop { .. } => 0,
+            FieldChange::Import(_)
+            | FieldChange::Expire
+            | FieldChange::Touch
+            | FieldChange::Forget
+            | FieldChange::Drop { .. } => 0,
         };
         let mut changes = false;
         match change {
@@ -427,6 +440,8 @@ impl FieldWriter {
                 let number = working.read(|field| field.highest_of(replica));
                 working.drops |= !self.objects.keeps_tombstones() && number <= MAX_DROPPED_NUMBER;
             }
+            // Became a deletion, or nothing.
+            FieldChange::Expire | FieldChange::Touch | FieldChange::Forget => {}
             FieldChange::Drop { up_to_ms } => {
                 let replica = self.replica;
                 let is_due = |field: &FieldState| {
@@ -453,8 +468,41 @@ impl FieldWriter {
             working.depth = working.depth.max(depth);
             working.drops &= is_removal;
         }
+        if changes
+            && !is_removal
+            && let Some(ttl) = class.ttl
+        {
+            self.last_changes.touch(key.object_prefix(), now_ms, ttl).map_err(failed)?;
+        }
         self.objects.deletions().note_clock(self.hybrid.latest().wall_ms);
         Ok(durability)
+    }
+
+    /// Handles the changes that depend on the last change of an object, and gives the change of the field that is to be
+    /// made.
+    fn unless_alive(
+        &mut self,
+        key: &FieldKey,
+        change: FieldChange,
+        ttl: Option<Duration>,
+    ) -> Result<Option<FieldChange>, StoreError> {
+        if !matches!(change, FieldChange::Expire | FieldChange::Touch | FieldChange::Forget) {
+            return Ok(Some(change));
+        }
+        let (Some(ttl), object, now_ms) = (ttl, key.object_prefix(), self.clock.now_unix_ms()) else {
+            return Ok(None);
+        };
+        if matches!(change, FieldChange::Touch) {
+            self.last_changes.touch(object, now_ms, ttl)?;
+            return Ok(None);
+        }
+        let is_expired = self.last_changes.is_expired(object, now_ms, ttl)?;
+        match change {
+            FieldChange::Expire if is_expired => return Ok(Some(FieldChange::Delete)),
+            FieldChange::Forget if is_expired => self.last_changes.forget(object),
+            _ => {}
+        }
+        Ok(None)
     }
 
     fn check_quota(
@@ -518,7 +566,11 @@ impl FieldWriter {
         changes.iter().any(|(key, change)| match change {
             FieldChange::Operate(operation) => self.grows(key, operation),
             FieldChange::Merge { .. } | FieldChange::Import(_) => true,
-            FieldChange::Delete | FieldChange::Drop { .. } => false,
+            FieldChange::Delete
+            | FieldChange::Expire
+            | FieldChange::Touch
+            | FieldChange::Forget
+            | FieldChange::Drop { .. } => false,
         })
     }
 
@@ -579,7 +631,8 @@ fn durability(change: &FieldChange, class: impl FnOnce() -> ObjectClass) -> Dura
     // A spent share must survive a power cut before readers see it.
     let spends = match change {
         FieldChange::Operate(operation) => spends_shares(operation),
-        FieldChange::Delete => false,
+        FieldChange::Delete | FieldChange::Expire => false,
+        FieldChange::Touch | FieldChange::Forget => return Durability::Written,
         FieldChange::Merge { .. } | FieldChange::Import(_) | FieldChange::Drop { .. } => {
             return Durability::Written;
         }

@@ -92,6 +92,18 @@ impl Batch {
         self.fields.push((key, FieldChange::Delete));
     }
 
+    /// Deletes the fields of an object, if its time to live is over when the batch is applied.
+    pub fn expire(&mut self, app: &str, object: &str, fields: Vec<FieldKey>) {
+        self.fields.extend(fields.into_iter().map(|key| (key, FieldChange::Expire)));
+        // The field has no meaning: the change is one of the object.
+        self.fields.push((FieldKey::new(app, object, "*"), FieldChange::Forget));
+    }
+
+    /// Begins the time to live of the object of a field, if its last change is not known.
+    pub fn touch(&mut self, key: FieldKey) {
+        self.fields.push((key, FieldChange::Touch));
+    }
+
     /// Drops the tombstone of a field, if the field is deleted and the deletion was made up to this time, in milliseconds since
     /// the Unix epoch. Every member must have the tombstone.
     pub fn drop_tombstone(&mut self, key: FieldKey, up_to_ms: u64) {

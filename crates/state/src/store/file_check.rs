@@ -155,6 +155,7 @@ fn contents(space: &str) -> Option<&'static str> {
         "revisions" => "the code of revisions",
         "sources" => "the sources of functions",
         "fields" => "the stateful objects",
+        "expiry" => "the last changes of objects that expire",
         "secrets" => "the secrets",
         "meta" => "the identity of the replica",
         "mqtt" => "MQTT sessions, subscriptions and retained messages",

@@ -46,7 +46,7 @@ pub use lock::{DirLock, LockError};
 pub use store_check::{CheckError, CheckReport, SpaceReport, check};
 pub use writer::WalSync;
 
-use crate::objects::{FieldWriter, Objects};
+use crate::objects::{ExpiredObjects, FieldKey, FieldWriter, LastChanges, Objects, expiry};
 
 /// Memory of a key space's memtable before it is flushed to a table file.
 const MEMTABLE_BYTES: u64 = 4 << 20;
@@ -112,6 +112,8 @@ pub struct Spaces {
     pub sources: Keyspace,
     /// App, object and field to the field's state; see [`crate::objects`].
     fields: Keyspace,
+    /// App and object to the time of the last change, of objects that expire; see [`crate::objects`].
+    expiry: Keyspace,
     /// Secret name to its value.
     pub secrets: Keyspace,
     /// The node's own facts.
@@ -126,8 +128,9 @@ pub struct Spaces {
 
 impl Spaces {
     fn all(&self) -> Vec<Keyspace> {
-        let Self { apps, revisions, sources, fields, secrets, meta, mqtt, mqtt_queue, invocations } = self;
-        let all = [apps, revisions, sources, fields, secrets, meta, mqtt, mqtt_queue, invocations];
+        let Self { apps, revisions, sources, fields, expiry, secrets, meta, mqtt, mqtt_queue, invocations } =
+            self;
+        let all = [apps, revisions, sources, fields, expiry, secrets, meta, mqtt, mqtt_queue, invocations];
         all.into_iter().cloned().collect()
     }
 }
@@ -186,6 +189,7 @@ impl Store {
             revisions: space("revisions").map_err(failed)?,
             sources: space("sources").map_err(failed)?,
             fields: space("fields").map_err(failed)?,
+            expiry: space("expiry").map_err(failed)?,
             secrets: space("secrets").map_err(failed)?,
             meta: space("meta").map_err(failed)?,
             mqtt: space("mqtt").map_err(failed)?,
@@ -204,10 +208,11 @@ impl Store {
         let fields = spaces.fields.clone();
         let objects =
             Arc::new(Objects::new(database.clone(), fields, replica, options.objects_cache_bytes));
+        let last_changes = LastChanges::new(spaces.expiry.clone());
         manifest_writer.write(&spaces.all(), Moment::Synced);
         let committer = Committer::start(commit::CommitterOptions {
             database: database.clone(),
-            fields: FieldWriter::new(objects.clone(), clock),
+            fields: FieldWriter::new(objects.clone(), last_changes, clock),
             wal_spaces: WalSpaces {
                 state: spaces.mqtt.clone(),
                 queue: spaces.mqtt_queue.clone(),
@@ -239,6 +244,19 @@ impl Store {
     /// The stateful objects; [`committer`](Self::committer) changes them.
     pub fn objects(&self) -> &Arc<Objects> {
         &self.objects
+    }
+
+    /// Objects whose time to live is over, and the time of the next one. Blocks.
+    ///
+    /// # Errors
+    /// The disk cannot be read.
+    pub fn expired_objects(&self, now_unix_ms: u64, limit: usize) -> Result<ExpiredObjects, StoreError> {
+        expiry::expired(&self.spaces.expiry, &self.objects, now_unix_ms, limit)
+    }
+
+    /// Objects that expire and whose last change is not known: they have changed before their class had a time to live. Blocks.
+    pub fn objects_without_last_change(&self) -> Vec<FieldKey> {
+        expiry::unknown(&self.spaces.expiry, &self.objects)
     }
 
     /// The node's id, drawn at the first start; it never changes.

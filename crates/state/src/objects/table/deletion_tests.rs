@@ -1,6 +1,8 @@
 use std::path::Path;
+use std::time::Duration;
 
 use edgefaas_crdt::{Operation, StateDelta, Value};
+use edgefaas_manifest::ObjectClass;
 use edgefaas_platform::Clock;
 
 use super::*;
@@ -222,4 +224,75 @@ async fn a_watch_is_told_of_a_deletion() {
     change(&store, |batch| batch.operate(key("f"), set("x"))).await.unwrap();
     let (notice, _) = watch.next().await;
     assert_eq!((notice.previous, notice.value), (None, Some(Value::Register(Some("x".into())))));
+}
+
+/// A clock that the test sets.
+fn open_at(dir: &Path, now_ms: &Arc<AtomicU64>, ttl: Duration) -> Arc<Store> {
+    let now_ms = now_ms.clone();
+    let store = Store::open(&StoreOptions::small(dir), Clock::new(move || now_ms.load(Relaxed))).unwrap();
+    let mut classes = Classes::default();
+    let class = ObjectClass { ttl: Some(ttl), ..ObjectClass::default() };
+    classes.add("app".into(), [("session-*".to_owned(), class)]);
+    store.objects().set_classes(classes);
+    Arc::new(store)
+}
+
+#[tokio::test]
+async fn an_object_expires_after_its_last_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let now_ms = Arc::new(AtomicU64::new(NOW_MS));
+    let ttl = Duration::from_secs(1_600);
+    let key = |object: &str, field: &str| FieldKey::new("app", object, field);
+    let add = |store: Arc<Store>, object: &'static str| async move {
+        change(&store, |batch| batch.operate(FieldKey::new("app", object, "n"), Operation::CounterAdd(1)))
+            .await
+    };
+    let store = open_at(dir.path(), &now_ms, ttl);
+    for object in ["session-1", "session-2", "other"] {
+        add(store.clone(), object).await.unwrap();
+    }
+    drop(store);
+    let store = open_at(dir.path(), &now_ms, ttl);
+    now_ms.fetch_add(1_000_000, Relaxed);
+    add(store.clone(), "session-2").await.unwrap();
+    let expired = |store: &Store| store.expired_objects(now_ms.load(Relaxed), 10).unwrap();
+    let found = expired(&store);
+    // A sixteenth of the time to live is 100 s, of which a minute counts.
+    assert_eq!((found.objects.len(), found.next_unix_ms), (0, Some(NOW_MS + 60_000 + 1_600_000)));
+    // Nothing expires early, whoever asks.
+    change(&store, |batch| batch.expire("app", "session-1", vec![key("session-1", "n")])).await.unwrap();
+    assert!(store.objects().has_record(&key("session-1", "n")).unwrap());
+    now_ms.fetch_add(660_000, Relaxed);
+    assert_eq!(expired(&store).objects, [("app".to_owned(), "session-1".to_owned())]);
+    change(&store, |batch| batch.expire("app", "session-1", vec![key("session-1", "n")])).await.unwrap();
+    assert!(!store.objects().has_record(&key("session-1", "n")).unwrap());
+    // A change after the search keeps the object.
+    now_ms.fetch_add(10_000_000, Relaxed);
+    assert_eq!(expired(&store).objects, [("app".to_owned(), "session-2".to_owned())]);
+    add(store.clone(), "session-2").await.unwrap();
+    change(&store, |batch| batch.expire("app", "session-2", vec![key("session-2", "n")])).await.unwrap();
+    let sum = store.objects().read(&key("session-2", "n"), |field| field.map(Field::value)).unwrap();
+    assert_eq!(sum, Some(Value::Integer(3)));
+    now_ms.fetch_add(10_000_000, Relaxed);
+    change(&store, |batch| batch.expire("app", "session-2", vec![key("session-2", "n")])).await.unwrap();
+    let found = expired(&store);
+    assert_eq!((found.objects, found.next_unix_ms), (vec![], None));
+    assert_eq!(records(&store), 1);
+}
+
+#[tokio::test]
+async fn the_time_to_live_of_an_old_object_begins_when_it_is_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let session = FieldKey::new("app", "session-1", "n");
+    change(&store, |batch| batch.operate(session.clone(), Operation::CounterAdd(1))).await.unwrap();
+    drop(store);
+    let now_ms = Arc::new(AtomicU64::new(NOW_MS + 1_000_000_000));
+    let store = open_at(dir.path(), &now_ms, Duration::from_secs(10));
+    assert!(store.expired_objects(now_ms.load(Relaxed), 10).unwrap().objects.is_empty());
+    assert_eq!(store.objects_without_last_change(), [session.clone()]);
+    change(&store, |batch| batch.touch(session.clone())).await.unwrap();
+    assert_eq!(store.objects_without_last_change(), []);
+    now_ms.fetch_add(11_000, Relaxed);
+    assert_eq!(store.expired_objects(now_ms.load(Relaxed), 10).unwrap().objects.len(), 1);
 }

@@ -73,6 +73,9 @@ fn remainder(change: &FieldChange) -> Remainder {
     match change {
         FieldChange::Operate(Operation::SetClear | Operation::MapClear)
         | FieldChange::Delete
+        | FieldChange::Expire
+        | FieldChange::Touch
+        | FieldChange::Forget
         | FieldChange::Drop { .. } => Remainder::Nothing,
         FieldChange::Operate(Operation::RegisterSet(value)) => Remainder::Value(value.len() as u64),
         _ => Remainder::Everything,
