@@ -16,8 +16,9 @@ use crate::{Hlc, Timestamp};
 /// A piece of a text ends where the offset in its run is a multiple of this, so that an edit copies no more.
 const PIECE_CHARS: u64 = 1024;
 
-/// What a mark of a position counts towards the size of a document, in bytes.
-const MARK_BYTES: usize = 12;
+/// What a position counts towards the size of a document unless it continues a run, in bytes: about what distinguishes it from
+/// the positions beside it.
+const POSITION_BYTES: usize = 12;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Content {
@@ -128,7 +129,7 @@ impl Entry {
     /// The size of the values and of what distinguishes the place, about as it is encoded.
     pub(crate) fn bytes(&self) -> usize {
         let place = |position: &Position| match position.step.offset {
-            0 => MARK_BYTES * position.depth(),
+            0 => POSITION_BYTES,
             _ => 2,
         };
         let place = match &self.place {

@@ -70,6 +70,7 @@ impl Position {
         if let Some(Neighbour { position, dot }) = left
             && (dot.replica, dot.number.checked_add(1)) == (new.replica, Some(new.number))
             && *dot == position.dot()
+            && !right.is_some_and(|right| follows(*dot, right.dot))
         {
             let next = position.shifted(1);
             if right.is_none_or(|right| next < right.position) {
@@ -85,16 +86,18 @@ impl Position {
 }
 
 fn nearer(left: Dot, right: Dot, latest: impl Fn(Dot) -> u64) -> Nearer {
-    // Insertion between the two last elements again and again needs the middle: there is no side to which room remains.
-    let after = |one: Dot, other: Dot| {
-        latest(one) == one.number
-            && !(one.replica == other.replica && other.number.checked_add(1) == Some(one.number))
-    };
+    let after = |one: Dot, other: Dot| latest(one) == one.number && !follows(one, other);
     match (after(left, right), after(right, left)) {
         (true, false) => Nearer::Left,
         (false, true) => Nearer::Right,
         _ => Nearer::Neither,
     }
+}
+
+/// True if a replica wrote one directly after the other. Insertion between the two elements that were inserted last, again and
+/// again, needs the middle: there is no side to which room remains.
+fn follows(one: Dot, other: Dot) -> bool {
+    one.replica == other.replica && other.number.checked_add(1) == Some(one.number)
 }
 
 /// A new position between two others.
