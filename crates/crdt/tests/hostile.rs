@@ -4,7 +4,9 @@
 
 mod generate;
 
-use edgefaas_crdt::{Field, FieldDelta, FieldType, Hlc, MAX_MAP_DEPTH, Operation, ReplicaId};
+use edgefaas_crdt::{
+    DecodeError, Field, FieldDelta, FieldType, Hlc, MAX_MAP_DEPTH, Operation, ReplicaId, Value,
+};
 use generate::{field_types, operations, seeded};
 use proptest::prelude::*;
 
@@ -86,6 +88,43 @@ fn maps_nest_only_so_deep() {
     deeper[at] += 1;
     deeper.splice(at + 1..at + 1, [1, b'k', 7]);
     assert!(Field::decode(&deeper).is_err());
+}
+
+/// Bytes of lists, texts and JSON of development versions, which kept their history.
+#[test]
+fn documents_with_history_are_refused_by_name() {
+    for (bytes, field_type) in [
+        (&[1, 10, 0, 0][..], FieldType::List),
+        (&[1, 11, 0, 0], FieldType::Text),
+        (&[1, 12, 0, 0], FieldType::Json),
+        // In a map: a replica, its dots, and one path of one step.
+        (&[1, 7, 1, 7, 1, 0, 1, 1, 0, 1, 1, 1, b'k', 12, 1, 0, 1, 1, 0, 0], FieldType::Json),
+    ] {
+        assert_eq!(Field::decode(bytes), Err(DecodeError::FormerDocument { field_type }));
+    }
+    let error = Field::decode(&[1, 11, 0, 0]).unwrap_err().to_string();
+    assert!(error.contains("text") && error.contains("export its value"), "{error}");
+}
+
+/// A position may have so many parts, and each is written once.
+#[test]
+fn positions_are_only_so_long() {
+    let list = |depth: u64| {
+        // Of replica 7.1 with the dot 1: one element at a position of so many parts.
+        let mut bytes = vec![1, 15, 1, 7, 1, 0, 1, 1, 0, 1, 0, 1, 1];
+        bytes.extend(postcard::to_allocvec(&depth).unwrap());
+        for _ in 0..depth {
+            bytes.extend([2, 0, 1, 0]);
+        }
+        bytes.extend([0, 1, b'v']);
+        bytes
+    };
+    let longest = list(1024);
+    use_it(&longest);
+    let read = Field::decode(&longest).unwrap();
+    assert_eq!(read.encode(), longest);
+    assert_eq!(read.value(), Value::List(vec!["v".into()]));
+    assert!(Field::decode(&list(1025)).is_err());
 }
 
 #[test]
