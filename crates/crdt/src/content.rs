@@ -209,6 +209,11 @@ impl Content {
         self.overlaps(first, Dot { number: last, ..first }).next().is_some()
     }
 
+    /// True if it has any dot of a context.
+    pub(crate) fn has_of(&self, seen: &Context) -> bool {
+        seen.spans().any(|(first, last)| self.overlaps(first, last).next().is_some())
+    }
+
     /// The join with another content. `seen` and `other_seen` are the contexts; true if this one changed.
     pub(crate) fn merge(&mut self, seen: &Context, other: &Self, other_seen: &Context) -> bool {
         let removed = self.remove_seen(other_seen, Some(other));

@@ -55,11 +55,8 @@ impl Content {
         }
         let mut before: Option<&Position> = None;
         for position in positions {
-            if before.is_some_and(|before| before.is_beside(position)) {
-                replicas.insert(position.step.run.replica);
-            } else {
-                replicas.extend(position.steps().iter().map(|mark| mark.run.replica));
-            }
+            let known = before.map_or(0, |before| before.shared(position));
+            replicas.extend(position.steps_after(known).iter().map(|mark| mark.run.replica));
             before = Some(position);
         }
     }
@@ -146,15 +143,11 @@ impl Writer<'_> {
         if before.is_some_and(|before| before.is_in_run_of(position) && before.shifted(1) == *position) {
             return NEXT.write(self.out);
         }
-        let marks = position.steps();
-        let shared = match before {
-            Some(before) if before.is_beside(position) => position.depth() - 1,
-            Some(before) => shared(&marks, &before.steps()),
-            None => 0,
-        };
+        let shared = before.map_or(0, |before| before.shared(position));
+        let marks = position.steps_after(shared);
         (shared as u64 + 1).write(self.out);
-        ((marks.len() - shared) as u64).write(self.out);
-        for mark in &marks[shared..] {
+        (marks.len() as u64).write(self.out);
+        for mark in marks {
             // Digits are near the middle: the distance from there has few bytes.
             let distance = (mark.digit ^ (1 << 63)) as i64;
             (((distance << 1) ^ (distance >> 63)) as u64).write(self.out);
@@ -164,12 +157,12 @@ impl Writer<'_> {
     }
 
     fn path(&mut self, path: Option<&JsonPath>, before: Option<&JsonPath>) {
-        let turns = path.map(JsonPath::steps).unwrap_or_default();
-        let before = before.map(JsonPath::steps).unwrap_or_default();
-        let shared = shared(&turns, &before);
+        let shared = path.zip(before).map_or(0, |(path, before)| before.shared(path));
+        let turns = path.map(|path| path.steps_after(shared)).unwrap_or_default();
+        let mut beside = before.filter(|before| before.depth() > shared);
         (shared as u64).write(self.out);
-        ((turns.len() - shared) as u64).write(self.out);
-        for (number, turn) in turns.iter().enumerate().skip(shared) {
+        (turns.len() as u64).write(self.out);
+        for turn in turns {
             match turn {
                 Turn::Key(key) => {
                     self.out.push(KEY);
@@ -178,9 +171,13 @@ impl Writer<'_> {
                 }
                 Turn::Element(position) => {
                     self.out.push(ELEMENT);
-                    self.position(position, element(before.get(number).filter(|_| number == shared)));
+                    self.position(
+                        position,
+                        beside.map(|path| &path.beginning(shared + 1).step).and_then(element),
+                    );
                 }
             }
+            beside = None;
         }
     }
 
@@ -303,7 +300,7 @@ impl ContentReader<'_, '_> {
         for number in 0..new {
             let turn = match self.from.byte()? {
                 KEY => Turn::Key(String::read(self.from)?.into()),
-                ELEMENT => Turn::Element(self.position(element(beside.filter(|_| number == 0).as_ref()))?),
+                ELEMENT => Turn::Element(self.position(beside.filter(|_| number == 0).and_then(element))?),
                 _ => return Err(Error::DeserializeBadEncoding),
             };
             let next = JsonPath::new(above.take(), turn);
@@ -379,14 +376,9 @@ fn next(dot: Dot) -> Option<Dot> {
     Some(Dot { number, ..dot })
 }
 
-fn element<'a>(turn: Option<&&'a Turn>) -> Option<&'a Position> {
+fn element(turn: &Turn) -> Option<&Position> {
     match turn {
-        Some(Turn::Element(position)) => Some(position),
-        _ => None,
+        Turn::Element(position) => Some(position),
+        Turn::Key(_) => None,
     }
-}
-
-/// The number of equal steps at the beginning.
-fn shared<T: PartialEq>(one: &[T], other: &[T]) -> usize {
-    one.iter().zip(other).take_while(|(one, other)| one == other).count()
 }

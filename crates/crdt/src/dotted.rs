@@ -62,6 +62,15 @@ pub(crate) enum Payload {
     Present,
 }
 
+/// The documents that a local update may change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Scope {
+    All,
+    Document(Option<Path>),
+    /// No document.
+    Leaves,
+}
+
 /// The changes that a join or an update made.
 #[derive(Debug, Default)]
 pub(crate) struct Difference {
@@ -74,8 +83,9 @@ pub(crate) struct Difference {
 impl Dotted {
     /// One document without its context.
     pub(crate) fn of_document(path: Option<Path>, content: Content) -> Self {
+        let bytes = content.size_bytes();
         let documents = (!content.is_empty()).then_some((path, content)).into_iter().collect();
-        Self { documents, ..Self::default() }
+        Self { documents, bytes, ..Self::default() }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -109,8 +119,7 @@ impl Dotted {
     }
 
     pub(crate) fn size_bytes(&self) -> usize {
-        let documents: usize = self.documents.values().map(|content| 128 + content.size_bytes()).sum();
-        self.context.size_bytes() + self.bytes + documents
+        self.context.size_bytes() + self.bytes + self.documents.len() * 128
     }
 
     /// Adds a value, also to the context. In a delta of an update.
@@ -123,6 +132,7 @@ impl Dotted {
     pub(crate) fn add_document(&mut self, path: Option<Path>, content: Content) {
         content.add_dots(&mut self.context);
         if !content.is_empty() {
+            self.bytes += content.size_bytes();
             self.documents.insert(path, content);
         }
     }
@@ -130,6 +140,12 @@ impl Dotted {
     /// The join of the causal states: a value stays if both have it, or if one has it and the other never saw its dot.
     /// Takes time for the dots of `other`, not for those that only this one has.
     pub(crate) fn merge(&mut self, other: Self) -> (Difference, bool) {
+        self.merge_in(other, Scope::All)
+    }
+
+    /// The same for a delta that changes no documents outside of `scope`.
+    pub(crate) fn merge_in(&mut self, mut other: Self, scope: Scope) -> (Difference, bool) {
+        let none = Content::default();
         let mut difference = Difference::default();
         let mut gone = Vec::new();
         for (first, last) in other.context.spans() {
@@ -139,32 +155,43 @@ impl Dotted {
         for dot in gone {
             difference.removed.extend(self.take(dot).map(|leaf| (dot, leaf)));
         }
-        for (dot, leaf) in other.leaves {
+        for (dot, leaf) in std::mem::take(&mut other.leaves) {
             if !self.context.contains(dot) {
                 self.put(dot, leaf.clone());
                 difference.added.push((dot, leaf));
             }
         }
-        let none = Content::default();
-        for (path, ours) in &mut self.documents {
-            let theirs = other.documents.get(path).unwrap_or(&none);
-            if ours.merge(&self.context, theirs, &other.context) {
-                difference.documents.insert(path.clone());
+        for path in self.touched_documents(&other, scope) {
+            let theirs = other.documents.get(&path).unwrap_or(&none);
+            let ours = self.documents.entry(path.clone()).or_default();
+            let before = ours.size_bytes();
+            let changed = ours.merge(&self.context, theirs, &other.context);
+            self.bytes = (self.bytes + ours.size_bytes()).saturating_sub(before);
+            if ours.is_empty() {
+                self.documents.remove(&path);
+            }
+            if changed {
+                difference.documents.insert(path);
             }
         }
-        for (path, theirs) in other.documents {
-            if !self.documents.contains_key(&path) {
-                let mut ours = Content::default();
-                if ours.merge(&self.context, &theirs, &other.context) {
-                    self.documents.insert(path.clone(), ours);
-                    difference.documents.insert(path);
-                }
-            }
-        }
-        self.documents.retain(|_, content| !content.is_empty());
         let values = difference.removed.len() + difference.documents.len();
         let changed = self.context.merge(&other.context) || values > 0;
         (difference, changed)
+    }
+
+    fn touched_documents(&self, other: &Self, scope: Scope) -> Vec<Option<Path>> {
+        match scope {
+            Scope::Leaves => Vec::new(),
+            Scope::Document(path) => vec![path],
+            Scope::All => {
+                let touched = |(path, content): &(&Option<Path>, &Content)| {
+                    other.documents.contains_key(*path) || content.has_of(&other.context)
+                };
+                let ours = self.documents.iter().filter(touched).map(|(path, _)| path);
+                let theirs = other.documents.keys().filter(|path| !self.documents.contains_key(*path));
+                ours.chain(theirs).cloned().collect()
+            }
+        }
     }
 
     pub(crate) fn write(&self, out: &mut Vec<u8>) {

@@ -64,11 +64,31 @@ impl<T: Ord + Clone> Trail<T> {
         }
     }
 
+    /// The number of steps that both begin with. Takes time for those that they do not share in memory.
+    pub(crate) fn shared(&self, other: &Self) -> usize {
+        let mut shared = self.depth.min(other.depth);
+        let (mut ours, mut theirs) = (self.beginning(shared), other.beginning(shared));
+        loop {
+            if ours.step != theirs.step {
+                shared = ours.depth - 1;
+            }
+            match (&ours.above, &theirs.above) {
+                (Some(above), Some(other)) if !Arc::ptr_eq(above, other) => (ours, theirs) = (above, other),
+                _ => return shared,
+            }
+        }
+    }
+
     /// The steps from the first to the last.
     pub(crate) fn steps(&self) -> Vec<&T> {
-        let mut steps = Vec::with_capacity(self.depth);
+        self.steps_after(0)
+    }
+
+    /// The steps after the first `depth`.
+    pub(crate) fn steps_after(&self, depth: usize) -> Vec<&T> {
+        let mut steps = Vec::with_capacity(self.depth - depth.min(self.depth));
         let mut at = Some(self);
-        while let Some(trail) = at {
+        while let Some(trail) = at.filter(|trail| trail.depth > depth) {
             steps.push(&trail.step);
             at = trail.above.as_deref();
         }
@@ -130,8 +150,11 @@ mod tests {
             for other in &lists {
                 assert_eq!(trail(one).cmp(&trail(other)), one.cmp(other), "{one:?} {other:?}");
                 assert_eq!(trail(one).is_beginning_of(&trail(other)), other.starts_with(one));
+                let shared = one.iter().zip(other).take_while(|(one, other)| one == other).count();
+                assert_eq!(trail(one).shared(&trail(other)), shared);
             }
             assert_eq!(trail(one).steps(), one.iter().collect::<Vec<_>>());
+            assert_eq!(trail(one).steps_after(1), one[1..].iter().collect::<Vec<_>>());
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use edgefaas_crdt::{ApplyError, Field, FieldDelta, FieldType, Hlc, Operation, ReplicaId, Value};
+use edgefaas_crdt::{ApplyError, Field, FieldDelta, FieldType, Hlc, Merged, Operation, ReplicaId, Value};
 
 const HERE: ReplicaId = ReplicaId::new(u64::MAX / 3, 1);
 
@@ -212,6 +212,34 @@ fn an_edit_takes_time_for_what_changes_only() {
             field.value();
         });
     }
+}
+
+#[test]
+fn an_edit_of_one_of_many_lists_in_a_map_takes_time_for_that_one() {
+    let mut map = Field::empty(FieldType::Map);
+    let within =
+        |number: u32, operation| Operation::MapUpdate(format!("list {number}"), Box::new(operation));
+    let mut other = map.clone();
+    timed("10k lists in a map", Duration::from_secs(2), || {
+        for number in 0..10_000 {
+            apply(&mut map, within(number, Operation::ListPush("x".into())));
+        }
+    });
+    other.merge(map.clone().into());
+    let mut deltas = Vec::new();
+    timed("10k changes of lists", Duration::from_secs(2), || {
+        for number in 0..10_000 {
+            deltas.push(apply(&mut map, within(number, Operation::ListPush("y".into()))));
+        }
+    });
+    timed("1k of them merged", Duration::from_secs(5), || {
+        for delta in deltas.drain(..1_000) {
+            other.merge(delta);
+        }
+    });
+    deltas.into_iter().for_each(|delta| assert_ne!(other.merge(delta), Merged::Unchanged));
+    assert_eq!(other, map);
+    assert_eq!(other.size_bytes(), map.size_bytes());
 }
 
 /// An edit in a map sends the edit, not the whole.
