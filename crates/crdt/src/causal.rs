@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
-use crate::context::Dot;
+use crate::context::{Context, Dot};
 use crate::dotted::{Dotted, Path, Step};
 use crate::{BoundedCounter, Field};
 
@@ -53,8 +53,8 @@ pub struct Flag {
 ///   together.
 /// - register, mv-register, flags: a concurrently set value stays.
 /// - g-set, set: concurrently added elements stay, also those that were added again.
-/// - list, text, json: a concurrent edit stays and restores the document as its author saw it. An update sends the
-///   whole document, not only the edit.
+/// - list, text, json: concurrently added elements, characters and values stay, and the objects and arrays around the
+///   values; all that the removal has seen is removed.
 /// - bounded counter: it is hidden until it is used again, and then has its old value. If one replica dropped shares
 ///   that another still has, the value could fall below zero.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -184,9 +184,9 @@ impl Map {
         self.slots.is_empty()
     }
 
-    /// The dots of all values below it.
-    pub(crate) fn all_dots(&self, dots: &mut Vec<Dot>) {
-        self.slots.values().for_each(|slot| slot.all_dots(dots));
+    /// Adds the dots of all values below it to a context.
+    pub(crate) fn add_dots(&self, dots: &mut Context) {
+        self.slots.values().for_each(|slot| slot.add_dots(dots));
     }
 }
 
@@ -195,11 +195,18 @@ impl Slot {
         self.0.first()
     }
 
-    pub(crate) fn all_dots(&self, dots: &mut Vec<Dot>) {
+    pub(crate) fn add_dots(&self, dots: &mut Context) {
         for node in &self.0 {
             match &node.field {
-                Field::Map(map) => map.all_dots(dots),
-                _ => dots.extend(&node.dots),
+                Field::Map(map) => map.add_dots(dots),
+                Field::List(document) | Field::Text(document) | Field::Json(document) => {
+                    document.content().into_iter().for_each(|content| content.add_dots(dots));
+                }
+                _ => {
+                    for dot in &node.dots {
+                        dots.insert(*dot);
+                    }
+                }
             }
         }
     }

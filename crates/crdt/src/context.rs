@@ -56,6 +56,24 @@ impl Context {
             && self.seen.entry(replica).or_default().insert(first, last)
     }
 
+    /// The numbers from `first` to `last` of a replica that were not seen, as ranges with inclusive ends.
+    pub(crate) fn missing(&self, replica: ReplicaId, first: u64, last: u64) -> Vec<(u64, u64)> {
+        if self.is_folded(replica) {
+            return Vec::new();
+        }
+        let mut missing = Vec::new();
+        let mut next = Some(first);
+        for (start, end) in self.seen.get(&replica).into_iter().flat_map(|seen| seen.from(first)) {
+            let Some(from) = next.filter(|_| start <= last) else { break };
+            if from < start {
+                missing.push((from, start - 1));
+            }
+            next = end.checked_add(1);
+        }
+        missing.extend(next.filter(|next| *next <= last).map(|next| (next, last)));
+        missing
+    }
+
     /// Adds all dots of another context; true if any is new.
     pub(crate) fn merge(&mut self, other: &Self) -> bool {
         let mut changed = false;
@@ -135,6 +153,11 @@ impl Context {
 impl Ranges {
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (u64, u64)> + '_ {
         self.0.iter().copied()
+    }
+
+    /// The ranges that end at `number` or later.
+    fn from(&self, number: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.0[self.0.partition_point(|(_, last)| *last < number)..].iter().copied()
     }
 
     fn last(&self) -> u64 {
@@ -224,6 +247,21 @@ mod tests {
         }
         assert_eq!(many, few);
         assert!(!many.merge(&other));
+    }
+
+    #[test]
+    fn missing_numbers_are_those_between_the_ranges() {
+        let mut context = Context::default();
+        for (first, last) in [(3, 4), (6, 8), (u64::MAX, u64::MAX)] {
+            context.insert_range(A, first, last);
+        }
+        assert_eq!(context.missing(A, 1, 10), [(1, 2), (5, 5), (9, 10)]);
+        assert_eq!(context.missing(A, 4, 6), [(5, 5)]);
+        assert_eq!(context.missing(A, 7, 8), []);
+        assert_eq!(context.missing(A, 9, u64::MAX), [(9, u64::MAX - 1)]);
+        assert_eq!(context.missing(ReplicaId::new(2, 0), 1, 2), [(1, 2)]);
+        context.fold(1, 0);
+        assert_eq!(context.missing(A, 1, 10), []);
     }
 
     #[test]

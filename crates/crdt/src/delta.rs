@@ -1,7 +1,7 @@
 //! Changes of fields that travel between replicas.
 
 use crate::causal::{Flag, MvRegister, Set};
-use crate::{Field, FieldType};
+use crate::{Document, Field, FieldType};
 
 /// The part of a field that an operation changed; deltas merge with one another while they wait to be
 /// sent, so that backpressure never makes a queue.
@@ -26,8 +26,10 @@ impl FieldDelta {
             Field::MvRegister(MvRegister { dotted, .. })
             | Field::Set(Set { dotted, .. })
             | Field::EwFlag(Flag { dotted, .. })
-            | Field::DwFlag(Flag { dotted, .. }) => dotted.is_empty(),
-            Field::List(document) | Field::Text(document) | Field::Json(document) => document.is_empty(),
+            | Field::DwFlag(Flag { dotted, .. })
+            | Field::List(Document { dotted, .. })
+            | Field::Text(Document { dotted, .. })
+            | Field::Json(Document { dotted, .. }) => dotted.is_empty(),
         }
     }
 
@@ -47,10 +49,6 @@ impl From<Field> for FieldDelta {
 /// The state of an empty replica after a delta.
 impl From<FieldDelta> for Field {
     fn from(delta: FieldDelta) -> Self {
-        let mut field = delta.0;
-        if let Self::List(document) | Self::Text(document) | Self::Json(document) = &mut field {
-            document.settle();
-        }
-        field
+        delta.0
     }
 }

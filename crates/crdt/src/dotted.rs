@@ -3,7 +3,8 @@
 //! and dots become ranges (Almeida, Shoker, Baquero: Delta State Replicated Data Types, 2018, sections 7.2 to 7.4).
 //!
 //! All values of a field, those of nested maps included, stand in one flat map from dots to values and share one
-//! context. The tree that readers want is kept beside it, see [`crate::view`].
+//! context. The tree that readers want is kept beside it, see [`crate::view`]. Lists, texts and JSON documents have an order of
+//! their own, so that their values stand in a [`Content`] for each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,12 +12,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use postcard::Error;
 
+use crate::content::Content;
 use crate::context::{Context, Dot};
 use crate::counter::Totals;
-use crate::document::{Document, Form};
 use crate::register::Written;
 use crate::wire::{Reader, Wire};
-use crate::{FieldType, ReplicaId};
+use crate::{FieldType, Hlc, ReplicaId};
 
 /// The maximum nesting depth of maps.
 pub const MAX_MAP_DEPTH: usize = 16;
@@ -26,6 +27,8 @@ pub const MAX_MAP_DEPTH: usize = 16;
 pub(crate) struct Dotted {
     pub(crate) context: Context,
     leaves: BTreeMap<Dot, Leaf>,
+    /// Lists, texts and JSON documents that are not empty, by their path as in [`Leaf`].
+    documents: BTreeMap<Option<Path>, Content>,
     /// Size of the values, in bytes, kept up to date.
     bytes: usize,
 }
@@ -55,17 +58,17 @@ pub(crate) enum Payload {
     Unsigned(u64),
     Amount(Totals),
     Written(Box<Written>),
-    Document(Box<Edited>),
     /// A bounded counter was used. Its value is stored separately.
     Present,
 }
 
-/// A document as it was after an update.
+/// The documents that a local update may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Edited {
-    /// Distinguishes the automerge actors of one replica.
-    pub(crate) actor: u64,
-    pub(crate) document: Document,
+pub(crate) enum Scope {
+    All,
+    Document(Option<Path>),
+    /// No document.
+    Leaves,
 }
 
 /// The changes that a join or an update made.
@@ -73,11 +76,38 @@ pub(crate) struct Edited {
 pub(crate) struct Difference {
     pub(crate) removed: Vec<(Dot, Leaf)>,
     pub(crate) added: Vec<(Dot, Leaf)>,
+    /// Paths of changed documents.
+    pub(crate) documents: BTreeSet<Option<Path>>,
 }
 
 impl Dotted {
+    /// One document without its context.
+    pub(crate) fn of_document(path: Option<Path>, content: Content) -> Self {
+        let bytes = content.size_bytes();
+        let documents = (!content.is_empty()).then_some((path, content)).into_iter().collect();
+        Self { documents, bytes, ..Self::default() }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
-        self.context.is_empty() && self.leaves.is_empty()
+        self.context.is_empty() && self.is_vacant()
+    }
+
+    /// True if it has no values.
+    pub(crate) fn is_vacant(&self) -> bool {
+        self.leaves.is_empty() && self.documents.is_empty()
+    }
+
+    pub(crate) fn document(&self, path: Option<&Path>) -> Option<&Content> {
+        self.documents.get(&path.cloned())
+    }
+
+    pub(crate) fn documents(&self) -> &BTreeMap<Option<Path>, Content> {
+        &self.documents
+    }
+
+    /// The latest time in a document.
+    pub(crate) fn latest(&self) -> Hlc {
+        self.documents.values().map(Content::latest).max().unwrap_or_default()
     }
 
     pub(crate) fn leaves(&self) -> &BTreeMap<Dot, Leaf> {
@@ -89,31 +119,33 @@ impl Dotted {
     }
 
     pub(crate) fn size_bytes(&self) -> usize {
-        self.context.size_bytes() + self.bytes
+        self.context.size_bytes() + self.bytes + self.documents.len() * 128
     }
 
-    /// Applies an update: removes the values of `remove` and adds `add`. Returns the changes, and the delta that
-    /// applies the same update elsewhere.
-    pub(crate) fn update(&mut self, remove: Vec<Dot>, add: Option<(Dot, Leaf)>) -> (Difference, Self) {
-        let mut delta = Self::default();
-        let mut difference = Difference::default();
-        for dot in remove {
-            delta.context.insert(dot);
-            difference.removed.extend(self.take(dot).map(|leaf| (dot, leaf)));
+    /// Adds a value, also to the context. In a delta of an update.
+    pub(crate) fn add(&mut self, dot: Dot, leaf: Leaf) {
+        self.context.insert(dot);
+        self.put(dot, leaf);
+    }
+
+    /// Adds the values of a document, also to the context. In a delta of an update.
+    pub(crate) fn add_document(&mut self, path: Option<Path>, content: Content) {
+        content.add_dots(&mut self.context);
+        if !content.is_empty() {
+            self.bytes += content.size_bytes();
+            self.documents.insert(path, content);
         }
-        if let Some((dot, leaf)) = add {
-            self.context.insert(dot);
-            delta.context.insert(dot);
-            self.put(dot, leaf.clone());
-            delta.put(dot, leaf.clone());
-            difference.added.push((dot, leaf));
-        }
-        (difference, delta)
     }
 
     /// The join of the causal states: a value stays if both have it, or if one has it and the other never saw its dot.
     /// Takes time for the dots of `other`, not for those that only this one has.
     pub(crate) fn merge(&mut self, other: Self) -> (Difference, bool) {
+        self.merge_in(other, Scope::All)
+    }
+
+    /// The same for a delta that changes no documents outside of `scope`.
+    pub(crate) fn merge_in(&mut self, mut other: Self, scope: Scope) -> (Difference, bool) {
+        let none = Content::default();
         let mut difference = Difference::default();
         let mut gone = Vec::new();
         for (first, last) in other.context.spans() {
@@ -123,20 +155,50 @@ impl Dotted {
         for dot in gone {
             difference.removed.extend(self.take(dot).map(|leaf| (dot, leaf)));
         }
-        for (dot, leaf) in other.leaves {
+        for (dot, leaf) in std::mem::take(&mut other.leaves) {
             if !self.context.contains(dot) {
                 self.put(dot, leaf.clone());
                 difference.added.push((dot, leaf));
             }
         }
-        let changed = self.context.merge(&other.context) || !difference.removed.is_empty();
+        for path in self.touched_documents(&other, scope) {
+            let theirs = other.documents.get(&path).unwrap_or(&none);
+            let ours = self.documents.entry(path.clone()).or_default();
+            let before = ours.size_bytes();
+            let changed = ours.merge(&self.context, theirs, &other.context);
+            self.bytes = (self.bytes + ours.size_bytes()).saturating_sub(before);
+            if ours.is_empty() {
+                self.documents.remove(&path);
+            }
+            if changed {
+                difference.documents.insert(path);
+            }
+        }
+        let values = difference.removed.len() + difference.documents.len();
+        let changed = self.context.merge(&other.context) || values > 0;
         (difference, changed)
     }
 
-    pub(crate) fn write(&self, form: Form, out: &mut Vec<u8>) {
+    fn touched_documents(&self, other: &Self, scope: Scope) -> Vec<Option<Path>> {
+        match scope {
+            Scope::Leaves => Vec::new(),
+            Scope::Document(path) => vec![path],
+            Scope::All => {
+                let touched = |(path, content): &(&Option<Path>, &Content)| {
+                    other.documents.contains_key(*path) || content.has_of(&other.context)
+                };
+                let ours = self.documents.iter().filter(touched).map(|(path, _)| path);
+                let theirs = other.documents.keys().filter(|path| !self.documents.contains_key(*path));
+                ours.chain(theirs).cloned().collect()
+            }
+        }
+    }
+
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let seen = self.context.seen();
-        let replicas: BTreeSet<ReplicaId> =
+        let mut replicas: BTreeSet<ReplicaId> =
             seen.keys().copied().chain(self.leaves.keys().map(|dot| dot.replica)).collect();
+        self.documents.values().for_each(|content| content.add_replicas(&mut replicas));
         replicas.write(out);
         self.context.folded().write(out);
         for replica in &replicas {
@@ -155,6 +217,9 @@ impl Dotted {
         for (dot, leaf) in &self.leaves {
             groups.entry(leaf.path.as_ref()).or_default().push((dot, &leaf.payload));
         }
+        for path in self.documents.keys() {
+            groups.entry(path.as_ref()).or_default();
+        }
         (groups.len() as u64).write(out);
         for (path, leaves) in groups {
             let steps = path.map_or(&[][..], |path| path);
@@ -162,11 +227,15 @@ impl Dotted {
             for step in steps {
                 step.write(out);
             }
+            if let Some(content) = self.document(path) {
+                content.write(&places, out);
+                continue;
+            }
             (leaves.len() as u64).write(out);
             for (dot, payload) in leaves {
                 places.get(&dot.replica).copied().unwrap_or_default().write(out);
                 dot.number.write(out);
-                payload.write(form, out);
+                payload.write(out);
             }
         }
     }
@@ -187,6 +256,14 @@ impl Dotted {
         for _ in 0..u64::read(from)? {
             let path = read_path(top, from)?;
             let field_type = path.as_ref().and_then(|path| path.last()).map_or(top, |step| step.field_type);
+            if field_type.is_document() {
+                let content = Content::read(field_type, &replicas, from)?;
+                if content.is_empty() || dotted.documents.contains_key(&path) {
+                    return Err(Error::DeserializeBadEncoding);
+                }
+                dotted.add_document(path, content);
+                continue;
+            }
             for _ in 0..u64::read(from)? {
                 let place = usize::try_from(u64::read(from)?).ok();
                 let replica =
@@ -219,7 +296,7 @@ impl Dotted {
 
 impl PartialEq for Dotted {
     fn eq(&self, other: &Self) -> bool {
-        self.context == other.context && self.leaves == other.leaves
+        (&self.context, &self.leaves, &self.documents) == (&other.context, &other.leaves, &other.documents)
     }
 }
 
@@ -231,7 +308,6 @@ impl Leaf {
         let payload = match &self.payload {
             Payload::Bytes(bytes) => bytes.len(),
             Payload::Written(written) => 64 + written.value.len(),
-            Payload::Document(edited) => edited.document.size_bytes(),
             Payload::Flag(_) | Payload::Unsigned(_) | Payload::Amount(_) | Payload::Present => 0,
         };
         128 + payload
@@ -239,17 +315,13 @@ impl Leaf {
 }
 
 impl Payload {
-    fn write(&self, form: Form, out: &mut Vec<u8>) {
+    fn write(&self, out: &mut Vec<u8>) {
         match self {
             Self::Bytes(bytes) => bytes.write(out),
             Self::Flag(flag) => flag.write(out),
             Self::Unsigned(number) => number.write(out),
             Self::Amount(totals) => totals.write(out),
             Self::Written(written) => written.write(out),
-            Self::Document(edited) => {
-                edited.actor.write(out);
-                edited.document.write(form, out);
-            }
             Self::Present => {}
         }
     }
@@ -261,13 +333,9 @@ impl Payload {
             FieldType::GCounter => Self::Unsigned(u64::read(from)?),
             FieldType::BoundedCounter => Self::Present,
             FieldType::MvRegister | FieldType::GSet | FieldType::Set => Self::Bytes(Bytes::read(from)?),
-            FieldType::Map => return Err(Error::DeserializeBadEncoding),
             FieldType::EwFlag | FieldType::DwFlag => Self::Flag(bool::read(from)?),
-            FieldType::List | FieldType::Text | FieldType::Json => {
-                let actor = u64::read(from)?;
-                let mut document = Document::read(field_type, from)?;
-                document.settle();
-                Self::Document(Box::new(Edited { actor, document }))
+            FieldType::Map | FieldType::List | FieldType::Text | FieldType::Json => {
+                return Err(Error::DeserializeBadEncoding);
             }
         })
     }
@@ -282,7 +350,7 @@ impl Step {
 
     fn read(from: &mut Reader<'_>) -> Result<Self, Error> {
         let key = String::read(from)?.into();
-        let field_type = FieldType::from_number(from.byte()?).ok_or(Error::DeserializeBadEnum)?;
+        let field_type = from.field_type()?;
         Ok(Self { key, field_type })
     }
 }

@@ -5,13 +5,12 @@ use bytes::Bytes;
 use postcard::Error;
 
 use crate::causal::{Flag, GSet, MvRegister, Set};
-use crate::document::{Document, Form};
 use crate::dotted::{Dotted, read_path};
 use crate::replica_totals::ReplicaTotals;
 use crate::wire::{Reader, Wire};
 use crate::{
-    BoundedCounter, Counter, Field, FieldDelta, FieldState, FieldType, GCounter, Register, StateDelta,
-    Timestamp,
+    BoundedCounter, Counter, Document, Field, FieldDelta, FieldState, FieldType, GCounter, Register,
+    StateDelta, Timestamp,
 };
 
 /// The format that this version writes; the first byte.
@@ -35,6 +34,15 @@ pub enum DecodeError {
     /// The bytes end early or hold what no field has, such as an unknown type.
     #[error("a field cannot be read: {0}")]
     Malformed(postcard::Error),
+    /// A list, text or JSON document of a development version, which kept its history.
+    #[error(
+        "a field cannot be read: it is or has a {field_type} that keeps its history, as development versions before the \
+         first release wrote it; export its value with that version and set it again"
+    )]
+    FormerDocument {
+        /// The type of the document.
+        field_type: FieldType,
+    },
     /// There are bytes after the end.
     #[error("a field cannot be read: {bytes} bytes too many")]
     TrailingBytes {
@@ -58,13 +66,12 @@ const DELETED_AT: u8 = 23;
 impl Field {
     /// The binary form.
     pub fn encode(&self) -> Vec<u8> {
-        self.encoded(vec![FORMAT_VERSION], Form::Full)
+        self.encoded(vec![FORMAT_VERSION])
     }
 
-    /// Equal for equal states, on every replica and machine: XXH3 of the binary form, in which documents are
-    /// represented by their heads.
+    /// Equal for equal states, on every replica and machine: XXH3 of the binary form.
     pub fn digest(&self) -> u64 {
-        xxhash_rust::xxh3::xxh3_64(&self.encoded(vec![FORMAT_VERSION], Form::Digest))
+        xxhash_rust::xxh3::xxh3_64(&self.encoded(vec![FORMAT_VERSION]))
     }
 
     /// Reads the binary form; never panics, whatever the bytes.
@@ -81,7 +88,10 @@ impl Field {
     }
 
     fn decode_body(mut reader: Reader<'_>) -> Result<Self, DecodeError> {
-        let field = Self::read(&mut reader).map_err(DecodeError::Malformed)?;
+        let field = Self::read(&mut reader).map_err(|error| match reader.former_document() {
+            Some(field_type) => DecodeError::FormerDocument { field_type },
+            None => DecodeError::Malformed(error),
+        })?;
         match reader.rest().len() {
             0 => Ok(field),
             bytes => Err(DecodeError::TrailingBytes { bytes }),
@@ -89,7 +99,7 @@ impl Field {
     }
 
     /// Adds the variant and the state to `out`.
-    fn encoded(&self, mut out: Vec<u8>, form: Form) -> Vec<u8> {
+    fn encoded(&self, mut out: Vec<u8>) -> Vec<u8> {
         match self {
             Self::Counter(counter) if counter.tally.has_removed() => {
                 out.push(DELETED_COUNTER);
@@ -137,7 +147,7 @@ impl Field {
                 set.iter().for_each(|element| element.write(&mut out));
             }
             Self::Map(map) => {
-                map.dotted.write(form, &mut out);
+                map.dotted.write(&mut out);
                 (map.bounded.len() as u64).write(&mut out);
                 for (path, counter) in &map.bounded {
                     (path.len() as u64).write(&mut out);
@@ -148,10 +158,10 @@ impl Field {
             Self::MvRegister(MvRegister { dotted, .. })
             | Self::Set(Set { dotted, .. })
             | Self::EwFlag(Flag { dotted, .. })
-            | Self::DwFlag(Flag { dotted, .. }) => dotted.write(form, &mut out),
-            Self::List(document) | Self::Text(document) | Self::Json(document) => {
-                document.write(form, &mut out)
-            }
+            | Self::DwFlag(Flag { dotted, .. })
+            | Self::List(Document { dotted, .. })
+            | Self::Text(Document { dotted, .. })
+            | Self::Json(Document { dotted, .. }) => dotted.write(&mut out),
         }
         out
     }
@@ -182,7 +192,7 @@ impl Field {
             }
             _ => {}
         }
-        let field_type = FieldType::from_number(variant).ok_or(Error::DeserializeBadEnum)?;
+        let field_type = from.type_of(variant)?;
         let mut field = Self::empty(field_type);
         match &mut field {
             Self::Counter(counter) => counter.tally = ReplicaTotals::read_totals(from)?,
@@ -203,10 +213,10 @@ impl Field {
             Self::MvRegister(MvRegister { dotted, .. })
             | Self::Set(Set { dotted, .. })
             | Self::EwFlag(Flag { dotted, .. })
-            | Self::DwFlag(Flag { dotted, .. }) => *dotted = Dotted::read(field_type, from)?,
-            Self::List(document) | Self::Text(document) | Self::Json(document) => {
-                *document = Document::read(field_type, from)?;
-            }
+            | Self::DwFlag(Flag { dotted, .. })
+            | Self::List(Document { dotted, .. })
+            | Self::Text(Document { dotted, .. })
+            | Self::Json(Document { dotted, .. }) => *dotted = Dotted::read(field_type, from)?,
         }
         field.show_all();
         Ok(field)
@@ -225,12 +235,12 @@ impl GSet {
 impl FieldState {
     /// The binary form: that of the field, with the time of the deletion in front if it was deleted once.
     pub fn encode(&self) -> Vec<u8> {
-        self.field().encoded(start(self.deleted_at_ms()), Form::Full)
+        self.field().encoded(start(self.deleted_at_ms()))
     }
 
     /// Equal for equal states, on every replica and machine; see [`Field::digest`].
     pub fn digest(&self) -> u64 {
-        xxhash_rust::xxh3::xxh3_64(&self.field().encoded(start(self.deleted_at_ms()), Form::Digest))
+        xxhash_rust::xxh3::xxh3_64(&self.field().encoded(start(self.deleted_at_ms())))
     }
 
     /// Reads the binary form; never panics, whatever the bytes.
@@ -242,7 +252,7 @@ impl FieldState {
 impl StateDelta {
     /// The binary form, the same as that of a state.
     pub fn encode(&self) -> Vec<u8> {
-        self.delta.0.encoded(start(self.deleted_at_ms), Form::Full)
+        self.delta.0.encoded(start(self.deleted_at_ms))
     }
 
     /// Reads the binary form; never panics, whatever the bytes.

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use automerge::AutomergeError;
-
 use crate::{BoundedCounterError, CounterOverflow, FieldType, GCounterOverflow, ReplicaId};
 
 /// A field was used as a type that it does not have.
@@ -116,8 +114,11 @@ pub enum ApplyError {
         /// The maximum number of levels.
         limit: usize,
     },
-    /// A document would exceed the maximum size.
-    #[error("field `{field}`: the document takes {bytes} bytes and may take {limit_bytes}; split it")]
+    /// A list, text or JSON document would exceed the maximum size of its values and positions.
+    #[error(
+        "field `{field}`: it would take {bytes} bytes and may take {limit_bytes}; remove a part of it first, or use several \
+         fields"
+    )]
     TooLarge {
         /// The field's name.
         field: String,
@@ -147,13 +148,17 @@ pub enum ApplyError {
         /// The replica that writes.
         replica: ReplicaId,
     },
-    /// The document engine rejected an edit.
-    #[error("field `{field}`: the document cannot be edited: {error}")]
-    Document {
+    /// The position of a new element between two others would be too long, after very many insertions between elements that
+    /// were inserted just before.
+    #[error(
+        "field `{field}`: there is no room at this place: a position may have {limit} parts; remove elements around it and \
+         insert them again"
+    )]
+    TooCrowded {
         /// The field's name.
         field: String,
-        /// The error of the document engine.
-        error: LibraryError<AutomergeError>,
+        /// The maximum number of parts of a position.
+        limit: usize,
     },
 }
 

@@ -174,8 +174,10 @@ impl Field {
             }
             Self::MvRegister(MvRegister { dotted, .. })
             | Self::EwFlag(Flag { dotted, .. })
-            | Self::DwFlag(Flag { dotted, .. }) => dotted.size_bytes(),
-            Self::List(document) | Self::Text(document) | Self::Json(document) => document.size_bytes(),
+            | Self::DwFlag(Flag { dotted, .. })
+            | Self::List(Document { dotted, .. })
+            | Self::Text(Document { dotted, .. })
+            | Self::Json(Document { dotted, .. }) => dotted.size_bytes(),
         };
         size_of::<Self>() + inner
     }
@@ -190,8 +192,9 @@ impl Field {
                     Payload::Written(written) => Some(written.at.hlc),
                     _ => None,
                 });
-                times.max().unwrap_or_default()
+                times.max().unwrap_or_default().max(map.dotted.latest())
             }
+            Self::Json(document) => document.dotted.latest(),
             _ => Hlc::default(),
         }
     }
@@ -200,7 +203,7 @@ impl Field {
     ///
     /// Call this only when every living replica has seen all writes of those incarnations and none of them writes any more:
     /// deltas of them that arrive later count as seen. Replicas may fold at different times: a folded field and a field that
-    /// is not yet folded can be merged. Documents and bounded counters have nothing to fold.
+    /// is not yet folded can be merged. Bounded counters have nothing to fold.
     pub fn fold(&mut self, node: u64, up_to_incarnation: u32) -> bool {
         match self {
             Self::Counter(counter) => counter.tally.fold(node, up_to_incarnation),
@@ -220,7 +223,10 @@ impl Field {
             | Self::Set(Set { dotted, .. })
             | Self::Map(Map { dotted, .. })
             | Self::EwFlag(Flag { dotted, .. })
-            | Self::DwFlag(Flag { dotted, .. }) => Some(dotted),
+            | Self::DwFlag(Flag { dotted, .. })
+            | Self::List(Document { dotted, .. })
+            | Self::Text(Document { dotted, .. })
+            | Self::Json(Document { dotted, .. }) => Some(dotted),
             _ => None,
         }
     }
@@ -231,7 +237,10 @@ impl Field {
             | Self::Set(Set { dotted, .. })
             | Self::Map(Map { dotted, .. })
             | Self::EwFlag(Flag { dotted, .. })
-            | Self::DwFlag(Flag { dotted, .. }) => Some(dotted),
+            | Self::DwFlag(Flag { dotted, .. })
+            | Self::List(Document { dotted, .. })
+            | Self::Text(Document { dotted, .. })
+            | Self::Json(Document { dotted, .. }) => Some(dotted),
             _ => None,
         }
     }

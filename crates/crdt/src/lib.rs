@@ -9,9 +9,9 @@
 //! arrive twice, late or out of order, or be merged with others before it is sent. Replicas that have seen the same deltas are
 //! equal (Almeida, Shoker, Baquero: Delta State Replicated Data Types, 2018).
 //!
-//! There are three kinds of state. The states of counters and g-sets only grow, so that the larger state is the later one;
-//! a register keeps its latest write. MV registers, sets, maps and flags consist of values with dots and one causal context
-//! per field, so that a removed value leaves no tombstone. Lists, texts and JSON are automerge documents.
+//! There are two kinds of state. The states of counters and g-sets only grow, so that the larger state is the later one;
+//! a register keeps its latest write. MV registers, sets, maps, flags, lists, texts and JSON consist of values with dots and one
+//! causal context per field, so that a removed value leaves no tombstone.
 //!
 //! The caller limits the size of a register's value and the number of fields of an object.
 //!
@@ -36,7 +36,10 @@
 
 mod bounded;
 mod causal;
+mod chunked;
 mod clock;
+mod content;
+mod content_wire;
 mod context;
 mod counter;
 mod delta;
@@ -49,11 +52,13 @@ mod gcounter;
 mod json;
 mod merge;
 mod operation;
+mod position;
 mod register;
 mod replica_id;
 mod replica_totals;
 mod sequence;
 mod state;
+mod trail;
 mod types;
 mod update;
 mod view;

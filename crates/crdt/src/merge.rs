@@ -25,18 +25,7 @@ pub enum Merged {
 impl FieldDelta {
     /// Merges another delta of the same field into this one.
     pub fn merge(&mut self, other: Self) -> Merged {
-        match (&mut self.0, other.0) {
-            (Field::List(ours), Field::List(theirs))
-            | (Field::Text(ours), Field::Text(theirs))
-            | (Field::Json(ours), Field::Json(theirs)) => {
-                if ours.gather(theirs) {
-                    Merged::Changed
-                } else {
-                    Merged::Unchanged
-                }
-            }
-            (ours, theirs) => ours.merge(Self(theirs)),
-        }
+        self.0.merge(other)
     }
 }
 
@@ -53,9 +42,6 @@ impl Field {
             (Self::GCounter(ours), Self::GCounter(theirs)) => ours.merge(&theirs),
             (Self::BoundedCounter(ours), Self::BoundedCounter(theirs)) => ours.merge(&theirs),
             (Self::GSet(ours), Self::GSet(theirs)) => ours.merge(theirs),
-            (Self::List(ours), Self::List(theirs))
-            | (Self::Text(ours), Self::Text(theirs))
-            | (Self::Json(ours), Self::Json(theirs)) => ours.merge(theirs),
             (_, other) if ours == theirs => self.merge_dotted(other),
             (ours_field, other) => {
                 if theirs < ours {

@@ -121,15 +121,6 @@ impl Operation {
         }
     }
 
-    /// True if it only removes something from a list, a text or a document.
-    pub(crate) fn only_removes(&self) -> bool {
-        match self {
-            Self::ListRemove(_) | Self::JsonRemove { .. } => true,
-            Self::TextSplice { insert, .. } => insert.is_empty(),
-            _ => false,
-        }
-    }
-
     /// The size of its values, keys and text, in bytes; numbers and flags count 8.
     pub fn size_bytes(&self) -> usize {
         let (mut operation, mut keys) = (self, 0);

@@ -10,6 +10,7 @@
 //! them may drop it. The replica then must not use numbers again that a tombstone elsewhere covers: see [`Origin`].
 
 use crate::causal::GSet;
+use crate::dotted::Dotted;
 use crate::{ApplyError, BoundedCounter, Field, FieldDelta, FieldType, Hlc, Merged, Operation, ReplicaId};
 
 /// The state of a field at one replica, or of a field that was deleted.
@@ -257,7 +258,7 @@ impl Field {
             Self::GCounter(counter) => counter.tally.is_removed(),
             Self::BoundedCounter(counter) => counter.is_empty(),
             Self::GSet(set) => set.is_empty(),
-            other => other.dotted().is_none_or(|dotted| dotted.leaves().is_empty()),
+            other => other.dotted().is_none_or(Dotted::is_vacant),
         }
     }
 

@@ -79,15 +79,30 @@ impl FieldType {
         }
     }
 
+    /// True for lists, texts and JSON.
+    pub(crate) fn is_document(self) -> bool {
+        matches!(self, Self::List | Self::Text | Self::Json)
+    }
+
     /// Number of the type in the binary encoding.
     pub(crate) fn number(self) -> u8 {
-        self as u8
+        if self.is_document() { self as u8 + DOCUMENTS } else { self as u8 }
     }
 
     pub(crate) fn from_number(number: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(number)).copied()
+        let document = number.checked_sub(DOCUMENTS).and_then(Self::of_former_document);
+        document
+            .or_else(|| Self::ALL.get(usize::from(number)).copied().filter(|found| !found.is_document()))
+    }
+
+    /// The type of a document with history, as development versions wrote it.
+    pub(crate) fn of_former_document(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied().filter(|found| found.is_document())
     }
 }
+
+/// Distance of the numbers of lists, texts and JSON in the binary encoding from those of documents with history.
+const DOCUMENTS: u8 = 5;
 
 impl fmt::Display for FieldType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::causal::GSet;
-use crate::context::Dot;
+use crate::content::Content;
+use crate::context::{Context, Dot};
 use crate::counter::Totals;
-use crate::document::{Document, EditError, MAX_DOCUMENT_BYTES, actor};
-use crate::dotted::{Dotted, Edited, Leaf, MAX_MAP_DEPTH, Path, Payload, Step};
+use crate::document::{Edit, EditError, Editor, MAX_DOCUMENT_BYTES};
+use crate::dotted::{Dotted, Leaf, MAX_MAP_DEPTH, Path, Payload, Scope, Step};
 use crate::error::{ApplyError, LibraryError};
+use crate::position::MAX_POSITION_DEPTH;
 use crate::register::Written;
-use crate::sequence::SequenceEdit;
 use crate::{
     BoundedCounter, CounterOverflow, Field, FieldDelta, FieldType, GCounterOverflow, Hlc, Operation,
     ReplicaId, Timestamp, json,
@@ -22,7 +23,11 @@ const MAX_AMOUNTS: usize = 32;
 #[derive(Debug, Default)]
 struct Plan {
     remove: Vec<Dot>,
+    /// Further dots to be removed.
+    clear: Context,
     add: Option<(Vec<Step>, Payload)>,
+    /// New values of a list, text or JSON document.
+    document: Option<(Vec<Step>, Content)>,
     /// The new part of a bounded counter.
     bounded: Option<BoundedCounter>,
 }
@@ -82,15 +87,6 @@ impl Field {
                 }
                 Ok(FieldDelta(Self::GSet(delta)))
             }
-            (Self::List(document), operation) => {
-                edit(document, name, operation, replica, 0).map(|delta| FieldDelta(Self::List(delta)))
-            }
-            (Self::Text(document), operation) => {
-                edit(document, name, operation, replica, 0).map(|delta| FieldDelta(Self::Text(delta)))
-            }
-            (Self::Json(document), operation) => {
-                edit(document, name, operation, replica, 0).map(|delta| FieldDelta(Self::Json(delta)))
-            }
             (field, operation) => apply(field, name, operation, replica, now),
         }
     }
@@ -127,19 +123,30 @@ pub(crate) fn apply(
     let plan = plan(field, &BTreeSet::new(), request, operation, Vec::new())?;
 
     let mut delta = empty;
-    let mut bounded = None;
-    let add = plan.add.map(|(steps, payload)| {
-        let path: Option<Path> = (!steps.is_empty()).then(|| steps.into());
-        bounded = path.clone().zip(plan.bounded);
-        (dot, Leaf { path, payload })
-    });
+    let as_path = |steps: Vec<Step>| -> Option<Path> { (!steps.is_empty()).then(|| steps.into()) };
+    let add = plan.add.map(|(steps, payload)| Leaf { path: as_path(steps), payload });
+    let bounded = add.as_ref().and_then(|leaf| leaf.path.clone()).zip(plan.bounded);
     if let (Some((path, part)), Field::Map(map), Field::Map(delta)) = (bounded, &mut *field, &mut delta) {
         map.bounded.entry(path.clone()).or_default().merge(&part);
         delta.bounded.insert(path, part);
     }
     if let (Some(dotted), Some(delta)) = (field.dotted_mut(), delta.dotted_mut()) {
-        let (difference, changed) = dotted.update(plan.remove, add);
-        *delta = changed;
+        let scope = match &plan.document {
+            Some((steps, _)) => Scope::Document(as_path(steps.clone())),
+            None if plan.clear.is_empty() => Scope::Leaves,
+            None => Scope::All,
+        };
+        delta.context = plan.clear;
+        for dot in plan.remove {
+            delta.context.insert(dot);
+        }
+        if let Some(leaf) = add {
+            delta.add(dot, leaf);
+        }
+        if let Some((steps, content)) = plan.document {
+            delta.add_document(as_path(steps), content);
+        }
+        let (difference, _) = dotted.merge_in(delta.clone(), scope);
         field.show(&difference);
     }
     delta.show_all();
@@ -157,7 +164,7 @@ fn plan(
     let write = |remove: Vec<Dot>, path: Vec<Step>, payload: Payload| Plan {
         remove,
         add: Some((path, payload)),
-        bounded: None,
+        ..Plan::default()
     };
     let only_remove = |remove: Vec<Dot>| Plan { remove, ..Plan::default() };
     Ok(match (field, operation) {
@@ -175,16 +182,16 @@ fn plan(
             }
         }
         (Field::Map(map), Operation::MapRemove(key)) => {
-            let mut gone = Vec::new();
+            let mut clear = Context::default();
             if let Some(slot) = map.slots.get(&key) {
-                slot.all_dots(&mut gone);
+                slot.add_dots(&mut clear);
             }
-            only_remove(gone)
+            Plan { clear, ..Plan::default() }
         }
         (Field::Map(map), Operation::MapClear) => {
-            let mut gone = Vec::new();
-            map.all_dots(&mut gone);
-            only_remove(gone)
+            let mut clear = Context::default();
+            map.add_dots(&mut clear);
+            Plan { clear, ..Plan::default() }
         }
         (Field::MvRegister(register), Operation::MvRegisterSet(value)) => {
             write(register.values.keys().copied().collect(), path, Payload::Bytes(value))
@@ -255,71 +262,45 @@ fn plan(
         (Field::List(document) | Field::Text(document) | Field::Json(document), operation)
             if operation.field_type() == field.field_type() =>
         {
-            // The actor continues only after its own last edit. Edits that others kept may lack some of its changes.
-            let number =
-                dots.iter().rev().find(|dot| dot.replica == request.replica).and_then(|dot| match request
-                    .dotted
-                    .payload(dot)
-                {
-                    Some(Payload::Document(edited)) => Some(edited.actor),
-                    _ => None,
-                });
-            let number = number.unwrap_or(request.number);
-            let mut document = document.clone();
-            let delta = edit(&mut document, &request.name, operation, request.replica, number)?;
-            if delta.is_empty() {
-                Plan::default()
-            } else {
-                let edited = Edited { actor: number, document };
-                write(dots.iter().copied().collect(), path, Payload::Document(Box::new(edited)))
-            }
+            let none = Content::default();
+            let content = document.content().unwrap_or(&none);
+            let edit = edit(content, path.is_empty(), request, operation)?;
+            Plan { clear: edit.removed, document: Some((path, edit.added)), ..Plan::default() }
         }
         (other, operation) => return Err(other.wrong_type(&request.name, operation.field_type()).into()),
     })
 }
 
-/// Applies an operation to a document; `number` is the number of its actor.
-pub(crate) fn edit(
-    document: &mut Document,
-    name: &str,
+/// Plans an edit of a list, text or JSON document. `is_whole`: the field has the context for itself.
+fn edit(
+    content: &Content,
+    is_whole: bool,
+    request: Request<'_>,
     operation: Operation,
-    replica: ReplicaId,
-    number: u64,
-) -> Result<Document, ApplyError> {
-    let (added, limit_bytes) = (operation.size_bytes(), MAX_DOCUMENT_BYTES);
-    let bytes = document.history_bytes(limit_bytes.saturating_sub(added)) + added;
-    // Removals are allowed above the limit, because they reduce the size.
-    if bytes > limit_bytes && !operation.only_removes() {
-        return Err(ApplyError::TooLarge { field: name.to_owned(), bytes, limit_bytes });
+) -> Result<Edit, ApplyError> {
+    let Request { name: field, dotted, replica, now, number, .. } = request;
+    let seen = &dotted.context;
+    // The latest edit wins, also if the clock stands still.
+    let now = now.max(content.latest().successor());
+    let edit = Edit::plan(content, operation, Editor { seen, replica, number, now });
+    let edit = edit.map_err(|error| {
+        let field = field.clone();
+        match error {
+            EditError::Index { index, length } => ApplyError::IndexOutOfRange { field, index, length },
+            EditError::Pointer { pointer, problem } => ApplyError::BadPointer { field, pointer, problem },
+            EditError::Json(error) => ApplyError::BadJson { field, error: LibraryError::new(error) },
+            EditError::TooDeep => ApplyError::TooDeep { field, limit: json::MAX_JSON_DEPTH },
+            EditError::TooCrowded => ApplyError::TooCrowded { field, limit: MAX_POSITION_DEPTH },
+            EditError::Exhausted => ApplyError::Exhausted { field, replica },
+        }
+    })?;
+    let context_bytes = if is_whole { seen.size_bytes() } else { 0 };
+    let bytes = (content.bytes() + context_bytes + edit.added.bytes()).saturating_sub(edit.removed_bytes);
+    // What makes it smaller is allowed above the limit.
+    if bytes > MAX_DOCUMENT_BYTES && edit.added.bytes() > edit.removed_bytes {
+        return Err(ApplyError::TooLarge { field, bytes, limit_bytes: MAX_DOCUMENT_BYTES });
     }
-    let actor = actor(replica, number);
-    let (mut pointer_of, mut done) = (String::new(), |edit| document.edit_sequence(actor.clone(), edit));
-    let result = match operation {
-        Operation::ListInsert(index, value) => done(SequenceEdit::Insert(index, value)),
-        Operation::ListPush(value) => done(SequenceEdit::Push(value)),
-        Operation::ListSet(index, value) => done(SequenceEdit::Set(index, value)),
-        Operation::ListRemove(index) => done(SequenceEdit::Remove(index)),
-        Operation::TextSplice { at, delete, insert } => done(SequenceEdit::Splice { at, delete, insert }),
-        Operation::JsonSet { pointer, value } => {
-            let result = document.edit(actor, |doc| json::set(doc, &pointer, &value));
-            pointer_of = pointer;
-            result
-        }
-        Operation::JsonRemove { pointer } => {
-            let result = document.edit(actor, |doc| json::remove(doc, &pointer));
-            pointer_of = pointer;
-            result
-        }
-        _ => Ok(Document::empty(document.field_type())),
-    };
-    let field = name.to_owned();
-    result.map_err(|error| match error {
-        EditError::Index { index, length } => ApplyError::IndexOutOfRange { field, index, length },
-        EditError::Pointer(problem) => ApplyError::BadPointer { field, pointer: pointer_of, problem },
-        EditError::Json(error) => ApplyError::BadJson { field, error: LibraryError::new(error) },
-        EditError::TooDeep => ApplyError::TooDeep { field, limit: json::MAX_JSON_DEPTH },
-        EditError::Engine(error) => ApplyError::Document { field, error: LibraryError::new(error) },
-    })
+    Ok(edit)
 }
 
 /// Applies an operation to a bounded counter.

@@ -1,14 +1,15 @@
 //! Keeps the trees for readers consistent with the dotted values.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::causal::{Map, Node};
+use crate::causal::{Map, Node, Slot};
+use crate::content::Content;
 use crate::context::Dot;
 use crate::counter::Totals;
 use crate::dotted::{Difference, Dotted, Path, Payload, Step};
 use crate::gcounter::Sum;
 use crate::register::Register;
-use crate::{Field, FieldType};
+use crate::{Document, Field, FieldType};
 
 impl Field {
     /// Brings the tree up to date after its dotted values changed.
@@ -27,6 +28,9 @@ impl Field {
             for path in rebuild {
                 map.rebuild(path);
             }
+            for path in difference.documents.iter().flatten() {
+                map.show_document(path);
+            }
         }
     }
 
@@ -36,7 +40,9 @@ impl Field {
             Some(dotted) => dotted.leaves().iter().map(|(dot, leaf)| (*dot, leaf.clone())).collect(),
             None => Vec::new(),
         };
-        self.show(&Difference { added: leaves, removed: Vec::new() });
+        let documents = self.dotted().map(|dotted| dotted.documents().keys().cloned().collect());
+        let documents = documents.unwrap_or_default();
+        self.show(&Difference { added: leaves, removed: Vec::new(), documents });
     }
 }
 
@@ -62,35 +68,51 @@ impl Map {
         match field {
             Field::Register(register) => *register = latest(dots, dotted),
             Field::BoundedCounter(counter) => *counter = bounded.get(path).cloned().unwrap_or_default(),
-            Field::List(document) | Field::Text(document) | Field::Json(document) => {
-                let mut edits = dots.iter().filter_map(|dot| match dotted.payload(dot) {
-                    Some(Payload::Document(edited)) => Some(edited.document.clone()),
-                    _ => None,
-                });
-                if let Some(first) = edits.next() {
-                    *document = first;
-                    for other in edits {
-                        document.merge(other);
-                    }
-                }
-            }
             _ => {}
         }
     }
 }
 
+impl Map {
+    /// Shows a list, text or JSON document as it is now. Its copy shares the memory.
+    fn show_document(&mut self, path: &Path) {
+        let document = self.dotted.document(Some(path)).cloned();
+        set_document(&mut self.slots, path, document);
+    }
+}
+
+fn set_document(slots: &mut BTreeMap<String, Slot>, path: &[Step], content: Option<Content>) {
+    let Some((step, rest)) = path.split_first() else { return };
+    if !slots.contains_key(&*step.key) {
+        if content.is_none() {
+            return;
+        }
+        slots.insert(step.key.to_string(), Slot::default());
+    }
+    let Some(slot) = slots.get_mut(&*step.key) else { return };
+    let field = &mut slot.node(step).field;
+    let empty = match (&mut *field, content) {
+        (Field::Map(map), content) => {
+            set_document(&mut map.slots, rest, content);
+            map.slots.is_empty()
+        }
+        (Field::List(document) | Field::Text(document) | Field::Json(document), Some(content)) => {
+            *document = Document::in_map(step.field_type, content);
+            false
+        }
+        _ => true,
+    };
+    if empty {
+        slot.0.retain(|node| node.field.field_type() != step.field_type);
+    }
+    if slot.0.is_empty() {
+        slots.remove(&*step.key);
+    }
+}
+
 /// True if values of this type are rebuilt when their dots change.
 fn is_rebuilt(path: &[Step]) -> bool {
-    let rebuilt = |field_type| {
-        matches!(
-            field_type,
-            FieldType::Register
-                | FieldType::BoundedCounter
-                | FieldType::List
-                | FieldType::Text
-                | FieldType::Json
-        )
-    };
+    let rebuilt = |field_type| matches!(field_type, FieldType::Register | FieldType::BoundedCounter);
     path.last().is_some_and(|step| rebuilt(step.field_type))
 }
 

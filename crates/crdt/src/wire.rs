@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use postcard::Error;
 
-use crate::{Hlc, ReplicaId, Timestamp};
+use crate::{FieldType, Hlc, ReplicaId, Timestamp};
 
 /// A type with a binary form. Equal values have equal bytes.
 pub(crate) trait Wire: Sized {
@@ -16,28 +16,49 @@ pub(crate) trait Wire: Sized {
 
 /// The bytes that remain to be read.
 #[derive(Debug)]
-pub(crate) struct Reader<'a>(&'a [u8]);
+pub(crate) struct Reader<'a> {
+    rest: &'a [u8],
+    /// The type of a document with history that was found.
+    former_document: Option<FieldType>,
+}
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        Self(bytes)
+        Self { rest: bytes, former_document: None }
     }
 
     pub(crate) fn rest(&self) -> &'a [u8] {
-        self.0
+        self.rest
+    }
+
+    /// The type of a document with history, as development versions wrote it, at which reading failed.
+    pub(crate) fn former_document(&self) -> Option<FieldType> {
+        self.former_document
+    }
+
+    /// Reads the number of a type.
+    pub(crate) fn field_type(&mut self) -> Result<FieldType, Error> {
+        let number = self.byte()?;
+        self.type_of(number)
+    }
+
+    /// The type with a number.
+    pub(crate) fn type_of(&mut self, number: u8) -> Result<FieldType, Error> {
+        self.former_document = FieldType::of_former_document(number);
+        FieldType::from_number(number).ok_or(Error::DeserializeBadEnum)
     }
 
     pub(crate) fn byte(&mut self) -> Result<u8, Error> {
-        let (first, rest) = self.0.split_first().ok_or(Error::DeserializeUnexpectedEnd)?;
-        self.0 = rest;
+        let (first, rest) = self.rest.split_first().ok_or(Error::DeserializeUnexpectedEnd)?;
+        self.rest = rest;
         Ok(*first)
     }
 
     /// Reads `length` bytes without copying them.
     pub(crate) fn slice(&mut self, length: u64) -> Result<&'a [u8], Error> {
         let length = usize::try_from(length).map_err(|_| Error::DeserializeUnexpectedEnd)?;
-        let (slice, rest) = self.0.split_at_checked(length).ok_or(Error::DeserializeUnexpectedEnd)?;
-        self.0 = rest;
+        let (slice, rest) = self.rest.split_at_checked(length).ok_or(Error::DeserializeUnexpectedEnd)?;
+        self.rest = rest;
         Ok(slice)
     }
 

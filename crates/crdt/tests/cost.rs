@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use edgefaas_crdt::{ApplyError, Field, FieldDelta, FieldType, Hlc, Operation, ReplicaId, Value};
+use edgefaas_crdt::{ApplyError, Field, FieldDelta, FieldType, Hlc, Merged, Operation, ReplicaId, Value};
 
 const HERE: ReplicaId = ReplicaId::new(u64::MAX / 3, 1);
 
@@ -112,7 +112,7 @@ fn a_text_has_room_for_many_small_edits_and_the_same_after_a_restart() {
             Err(error) => break error,
         }
     };
-    assert!((6_000..8_000).contains(&letters), "{letters} letters");
+    assert!((60_000..63_000).contains(&letters), "{letters} letters");
     assert!(matches!(full, ApplyError::TooLarge { .. }), "{full}");
     let stored = Field::decode(&text.encode()).unwrap();
     for mut full in [text, stored] {
@@ -125,4 +125,133 @@ fn a_text_has_room_for_many_small_edits_and_the_same_after_a_restart() {
         apply(&mut full, Operation::TextSplice { at: 0, delete: rest, insert: String::new() });
         assert_eq!(full.value(), Value::Text(String::new()));
     }
+}
+
+/// A queue and a value that is set again and again leave nothing behind.
+#[test]
+fn queues_and_values_stay_small_and_fast() {
+    const CYCLES: u32 = 1_000_000;
+    let mut queue = Field::empty(FieldType::List);
+    for number in 0..20u32 {
+        apply(&mut queue, Operation::ListPush(number.to_be_bytes().to_vec().into()));
+    }
+    let mut document = Field::empty(FieldType::Json);
+    let mut in_map = Field::empty(FieldType::Map);
+    let set = |number: u32| Operation::JsonSet { pointer: "/key".to_owned(), value: number.to_string() };
+    let within = |operation| Operation::MapUpdate("k".to_owned(), Box::new(operation));
+    let mut sizes = Vec::new();
+    for part in 0..10 {
+        timed("100k pushes and removals", Duration::from_secs(10), || {
+            for number in 0..CYCLES / 10 {
+                apply(&mut queue, Operation::ListPush(number.to_be_bytes().to_vec().into()));
+                apply(&mut queue, Operation::ListRemove(0));
+            }
+        });
+        timed("100k values of one key", Duration::from_secs(10), || {
+            (0..CYCLES / 10).for_each(|number| drop(apply(&mut document, set(number))));
+        });
+        timed("10k pushes and removals of a list in a map", Duration::from_secs(10), || {
+            for _ in 0..CYCLES / 100 {
+                apply(&mut in_map, within(Operation::ListPush("x".into())));
+                apply(&mut in_map, within(Operation::ListPush("y".into())));
+                apply(&mut in_map, within(Operation::ListRemove(0)));
+                apply(&mut in_map, within(Operation::ListRemove(0)));
+            }
+        });
+        sizes.push((queue.encode().len(), document.encode().len(), in_map.encode().len()));
+        assert!(queue.size_bytes() < 10_000 && document.size_bytes() < 10_000, "{part}");
+    }
+    eprintln!("bytes of the queue, the document and the map: {sizes:?}");
+    assert!(sizes.iter().all(|(queue, document, map)| *queue < 300 && *document < 100 && *map < 100));
+}
+
+#[test]
+fn an_edit_takes_time_for_what_changes_only() {
+    let mut list = Field::empty(FieldType::List);
+    for number in 0..10_000u32 {
+        apply(&mut list, Operation::ListPush(number.to_be_bytes().to_vec().into()));
+    }
+    let mut text = Field::empty(FieldType::Text);
+    let splice = |at, delete, insert: &str| Operation::TextSplice { at, delete, insert: insert.to_owned() };
+    timed("a text of 200 KiB in one edit", Duration::from_millis(500), || {
+        apply(&mut text, splice(0, 0, &"é".repeat(100 << 10)));
+    });
+    // Each is a clone, an edit of the clone, and the merge of the delta.
+    timed("1k edits of copies of a list", Duration::from_secs(1), || {
+        for number in 0..1_000 {
+            let mut copy = list.clone();
+            let delta = apply(&mut copy, Operation::ListInsert(number * 7, "x".into()));
+            list.merge(delta);
+        }
+    });
+    timed("1k edits of copies of a text", Duration::from_secs(1), || {
+        for number in 0..1_000 {
+            let mut copy = text.clone();
+            let delta = apply(&mut copy, splice(number * 100, 2, "a"));
+            text.merge(delta);
+        }
+    });
+    let mut json = Field::empty(FieldType::Json);
+    let items: Vec<u32> = (0..10_000).collect();
+    let set = |pointer: &str, value: String| Operation::JsonSet { pointer: pointer.to_owned(), value };
+    timed("a document with 10k numbers", Duration::from_secs(1), || {
+        apply(&mut json, set("", format!(r#"{{"items":{items:?}}}"#)));
+    });
+    timed("1k edits of copies of a document", Duration::from_secs(5), || {
+        for number in 0..1_000 {
+            let mut copy = json.clone();
+            let delta = apply(&mut copy, set(&format!("/items/{number}"), "7".to_owned()));
+            json.merge(delta);
+        }
+    });
+    for field in [list, text, json] {
+        timed("value, encode, decode, digest", Duration::from_secs(1), || {
+            let bytes = field.encode();
+            eprintln!("{} bytes encoded, about {} in memory", bytes.len(), field.size_bytes());
+            assert_eq!(Field::decode(&bytes).unwrap().digest(), field.digest());
+            field.value();
+        });
+    }
+}
+
+#[test]
+fn an_edit_of_one_of_many_lists_in_a_map_takes_time_for_that_one() {
+    let mut map = Field::empty(FieldType::Map);
+    let within =
+        |number: u32, operation| Operation::MapUpdate(format!("list {number}"), Box::new(operation));
+    let mut other = map.clone();
+    timed("10k lists in a map", Duration::from_secs(2), || {
+        for number in 0..10_000 {
+            apply(&mut map, within(number, Operation::ListPush("x".into())));
+        }
+    });
+    other.merge(map.clone().into());
+    let mut deltas = Vec::new();
+    timed("10k changes of lists", Duration::from_secs(2), || {
+        for number in 0..10_000 {
+            deltas.push(apply(&mut map, within(number, Operation::ListPush("y".into()))));
+        }
+    });
+    timed("1k of them merged", Duration::from_secs(5), || {
+        for delta in deltas.drain(..1_000) {
+            other.merge(delta);
+        }
+    });
+    deltas.into_iter().for_each(|delta| assert_ne!(other.merge(delta), Merged::Unchanged));
+    assert_eq!(other, map);
+    assert_eq!(other.size_bytes(), map.size_bytes());
+}
+
+/// An edit in a map sends the edit, not the whole.
+#[test]
+fn a_delta_of_a_list_in_a_map_has_one_element() {
+    let mut map = Field::empty(FieldType::Map);
+    let push = || Operation::MapUpdate("list".to_owned(), Box::new(Operation::ListPush("element".into())));
+    let deltas: Vec<FieldDelta> = (0..1_000).map(|_| apply(&mut map, push())).collect();
+    assert!(deltas.iter().all(|delta| delta.encode().len() < 60));
+    let mut other = Field::empty(FieldType::Map);
+    for delta in deltas.into_iter().rev() {
+        other.merge(delta);
+    }
+    assert_eq!(other, map);
 }

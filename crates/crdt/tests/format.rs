@@ -20,6 +20,22 @@ const REGISTER: [u8; 11] = [
     2, b'4', b'2', // two bytes
 ];
 
+const LIST: [u8; 32] = [
+    1,  // format version
+    15, // a list
+    2, 7, 1, 8, 2, // replicas: node 7, incarnation 1, and node 8, incarnation 2
+    0, // no folded node
+    1, 1, 1, // the first has one range of dots: it begins at 1 and has one more
+    1, 1, 0, // the second has the dot 1
+    1, 0, // one group of values, without a path
+    2, // elements
+    1, 1, // the first shares no mark and has one …
+    0, 0, 1, 0, // … in the middle, of the run of dot 1 of the first replica, at its start
+    0, 1, b'a', // its value has the dot of the position
+    0,    // the next place of the run
+    1, 1, 1, 1, b'B', // one value, with dot 1 of the second replica
+];
+
 fn counter() -> Field {
     let mut field = Field::empty(FieldType::Counter);
     let now = Hlc::default();
@@ -44,6 +60,18 @@ fn a_register_has_these_bytes() {
     assert_eq!(field.encode(), REGISTER);
     assert_eq!(delta.encode(), REGISTER);
     assert_eq!(FieldDelta::decode(&REGISTER), Ok(delta));
+}
+
+#[test]
+fn a_list_has_these_bytes() {
+    let mut field = Field::empty(FieldType::List);
+    let now = Hlc::default();
+    for value in ["a", "b"] {
+        field.apply_local("f", Operation::ListPush(value.into()), ReplicaId::new(7, 1), now).unwrap();
+    }
+    field.apply_local("f", Operation::ListSet(1, "B".into()), ReplicaId::new(8, 2), now).unwrap();
+    assert_eq!(field.encode(), LIST);
+    assert_eq!(Field::decode(&LIST), Ok(field));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Stateful objects: what a change costs over gRPC and in a function, beside a bare gRPC server and Redis; what replication
-//! costs and how long it takes; how much objects take in memory and on the disk; and a simulation of many replicas.
+//! costs and how long it takes; how much objects take in memory and on the disk; a simulation of many replicas; and queues and
+//! documents that change a million times.
 //!
 //! The loads are those of MISO's evaluation, whose published figures stand beside them.
 
@@ -9,6 +10,7 @@ mod bare;
 mod calls;
 mod client;
 mod cluster;
+mod documents;
 mod grpc;
 mod guest;
 mod intervals;
@@ -73,6 +75,7 @@ enum Part {
     Lag,
     Recovery,
     Simulation,
+    Documents,
 }
 
 #[derive(Debug, Subcommand)]
@@ -122,7 +125,7 @@ fn main() -> anyhow::Result<()> {
         None => {}
     }
     let plan = plan(&arguments)?;
-    let parts: [(Part, Measure); 7] = [
+    let parts: [(Part, Measure); 8] = [
         (Part::Grpc, grpc::run),
         (Part::Intervals, intervals::run),
         (Part::Guest, guest::run),
@@ -130,6 +133,7 @@ fn main() -> anyhow::Result<()> {
         (Part::Lag, lag::run),
         (Part::Recovery, recovery::run),
         (Part::Simulation, simulation::run),
+        (Part::Documents, documents::run),
     ];
     let mut failed = Vec::new();
     for (part, run) in parts {
@@ -158,7 +162,8 @@ fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
     let seconds = Duration::from_secs;
     let seed = arguments.seed.unwrap_or_else(rand::random);
     let simulates = arguments.only.is_empty() || arguments.only.contains(&Part::Simulation);
-    let alone = arguments.only == [Part::Simulation];
+    let without_node = |part: &Part| matches!(part, Part::Simulation | Part::Documents);
+    let alone = !arguments.only.is_empty() && arguments.only.iter().all(without_node);
     if simulates {
         println!("seed {seed}");
     }

@@ -99,9 +99,14 @@ pub fn operations(field_type: FieldType) -> BoxedStrategy<Operation> {
             2 => (0u32..6).prop_map(Operation::ListRemove),
         ]
         .boxed(),
-        FieldType::Text => (0u32..6, 0u32..3, "[aé🦀]{0,3}")
-            .prop_map(|(at, delete, insert)| Operation::TextSplice { at, delete, insert })
-            .boxed(),
+        FieldType::Text => prop_oneof![
+            8 => (0u32..6, 0u32..3, "[aé🦀]{0,3}")
+                .prop_map(|(at, delete, insert)| Operation::TextSplice { at, delete, insert }),
+            // Long enough for several pieces.
+            1 => (0u32..3_000, 0u32..2_000, "[aé🦀]{1,3}", 0usize..1_000)
+                .prop_map(|(at, delete, insert, times)| Operation::TextSplice { at, delete, insert: insert.repeat(times) }),
+        ]
+        .boxed(),
         FieldType::Json => prop_oneof![
             3 => (pointers(), json_values()).prop_map(|(pointer, value)| Operation::JsonSet { pointer, value }),
             1 => pointers().prop_map(|pointer| Operation::JsonRemove { pointer }),

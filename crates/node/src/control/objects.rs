@@ -399,6 +399,9 @@ fn commit_status(error: CommitError) -> Status {
             | ApplyError::IndexOutOfRange { .. } => (Code::OutOfRange, "OUT_OF_RANGE"),
             ApplyError::BadPointer { .. } => (Code::InvalidArgument, "BAD_POINTER"),
             ApplyError::BadJson { .. } => (Code::InvalidArgument, "BAD_JSON"),
+            ApplyError::TooLarge { .. } | ApplyError::TooCrowded { .. } => {
+                (Code::ResourceExhausted, "DOCUMENT_FULL")
+            }
             _ => (Code::InvalidArgument, "VALUE_TOO_LARGE"),
         },
     };

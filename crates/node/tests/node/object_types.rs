@@ -259,6 +259,81 @@ async fn a_large_set_is_written_by_its_changes_and_survives_restarts() {
     }
 }
 
+/// Bytes of the fields of all objects, as they are stored.
+async fn exported_bytes(objects: &mut ObjectsClient) -> usize {
+    let mut archive = objects.export(proto::ExportRequest::default()).await.unwrap().into_inner();
+    let mut bytes = 0;
+    while let Some(chunk) = archive.message().await.unwrap() {
+        bytes += chunk.data.len();
+    }
+    bytes
+}
+
+/// 30,000 elements go through a queue, and one value of a document is set 60,000 times, before and after a restart.
+#[tokio::test]
+async fn a_queue_and_a_value_that_is_set_again_and_again_stay_small() {
+    const GROUP: usize = 1_000;
+    const LENGTH: usize = 20;
+    let push = |number: usize| update("queue", &[], Operation::ListPush(number.to_string().into_bytes()));
+    let pop = || update("queue", &[], Operation::ListRemove(0));
+    let set = |number: usize| {
+        let value = number.to_string();
+        update("document", &[], Operation::JsonSet(proto::JsonSet { pointer: "/key".into(), value }))
+    };
+    let node = TestNode::start().await;
+    let mut objects = node.objects().await;
+    let updates = (0..LENGTH).map(push).collect();
+    objects.update_all(proto::UpdateAllRequest { updates }).await.unwrap();
+    let (mut dir, mut pushed, mut value) = (node.stop().await, LENGTH, 0);
+    for _ in 0..2 {
+        let mut node = TestNode::start_in(dir, |_| {}).await.unwrap();
+        let mut objects = node.objects().await;
+        for _ in 0..15 {
+            let cycles = (pushed..pushed + GROUP).flat_map(|number| [push(number), pop()]);
+            objects.update_all(proto::UpdateAllRequest { updates: cycles.collect() }).await.unwrap();
+            pushed += GROUP;
+            let sets = (value..value + 2 * GROUP).map(set);
+            objects.update_all(proto::UpdateAllRequest { updates: sets.collect() }).await.unwrap();
+            value += 2 * GROUP;
+        }
+        // A function uses them as well.
+        node.deploy_one("run", PERMIT, RUN).await;
+        let cycle = format!(
+            "const q = o.list('queue'); await q.push({pushed}); await q.delete(0); return [await q.length(), await o.json('document').value()]"
+        );
+        let answer = format!(r#"[{LENGTH},{{"key":{}}}]"#, value - 1);
+        assert_eq!(reply_text(&node.invoke("run", &cycle).await), answer);
+        pushed += 1;
+        dir = node.stop().await;
+    }
+    let node = TestNode::start_in(dir, |_| {}).await.unwrap();
+    let mut objects = node.objects().await;
+    let expected: Vec<usize> = (pushed - LENGTH..pushed).collect();
+    assert_eq!(get(&mut objects, "o", "queue").await, Some(json!(expected)));
+    assert_eq!(get(&mut objects, "o", "document").await, Some(json!({"key": value - 1})));
+    let bytes = exported_bytes(&mut objects).await;
+    eprintln!("{bytes} bytes with {pushed} elements and {value} values");
+    assert!(bytes < 2_000, "{bytes}");
+}
+
+#[tokio::test]
+async fn a_full_document_is_refused_and_takes_removals() {
+    let node = TestNode::start().await;
+    let mut objects = node.objects().await;
+    let splice = |at: u32, delete: u32, insert: String| {
+        update("t", &[], Operation::TextSplice(proto::TextSplice { at, delete, insert }))
+    };
+    objects.update(splice(0, 0, "x".repeat(250 << 10))).await.unwrap();
+    let status = objects.update(splice(7, 0, "y".repeat(10 << 10))).await.unwrap_err();
+    let reason = status.get_error_details().error_info().map(|info| info.reason.clone());
+    assert_eq!((status.code(), reason.as_deref()), (Code::ResourceExhausted, Some("DOCUMENT_FULL")));
+    assert!(status.message().contains("field `t`") && status.message().contains("262144"), "{status}");
+    objects.update(splice(7, 20 << 10, String::new())).await.unwrap();
+    objects.update(splice(7, 0, "y".repeat(10 << 10))).await.unwrap();
+    let text = get(&mut objects, "o", "t").await.unwrap();
+    assert_eq!(text.as_str().map(str::len), Some(240 << 10));
+}
+
 #[tokio::test]
 async fn an_object_has_a_quota_and_a_class() {
     let mut node = TestNode::start().await;

@@ -5,14 +5,14 @@ use super::{Change, FieldType, FieldValue, Place, Read};
 use crate::HostError;
 
 /// A field that holds values in an order. Indexes count from 0. Concurrent inserts at one index are all kept,
-/// in the same order everywhere.
+/// in the same order everywhere. Removed values take no room, so that a list may be a queue: `push` and `remove(0)`.
 #[derive(Debug, Clone)]
 pub struct List {
     place: Place,
 }
 
 /// A field that holds text, which several nodes may edit concurrently. Positions and lengths count Unicode code points, as
-/// `str::chars` does.
+/// `str::chars` does. Deleted characters take no room.
 #[derive(Debug, Clone)]
 pub struct Text {
     place: Place,
