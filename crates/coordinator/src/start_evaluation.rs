@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use edgefaas_broker::{Change, Space};
+use edgefaas_functions::durable::Digest;
 use edgefaas_functions::invocation::InvocationError;
 use edgefaas_functions::registry::{LiveWorkflow, has_rule};
 use edgefaas_isolates::LogLevel;
@@ -17,6 +18,7 @@ use serde_json::Value;
 use super::coordinator::Coordinator;
 use super::event_log::start_event_key;
 use super::event_queue::Queued;
+use super::incoming_messages::order_key;
 use super::instance::Start;
 use super::start_lanes::{Arrival, Lane, LaneRoom, StartEvent};
 use super::start_rules::{OverShare, StartRules, input_of_firing};
@@ -98,8 +100,10 @@ impl Coordinator {
             });
             evaluation.await
         };
+        let mut key = arrival.topic;
         let inputs = match inputs {
             Ok(Ok(evaluated)) => {
+                key = evaluated.key.unwrap_or(key);
                 if evaluated.is_due_earlier {
                     self.rules_due.notify_one();
                 }
@@ -122,7 +126,7 @@ impl Coordinator {
             let mut start = Start::new(workflow.clone(), input, arrival.payload_bytes);
             start.depth = arrival.depth;
             start.trace_parent.clone_from(&arrival.trace_parent);
-            start.place = self.place_of(&workflow, &arrival.topic);
+            start.place = self.place_of(&workflow, &key);
             let Some(running) = self.enter_when_there_is_room(start, number.is_some()).await else {
                 continue;
             };
@@ -147,7 +151,7 @@ impl Coordinator {
                 Some(ticket) => Queued::recorded(Event::Start, 0, ticket),
                 None => Queued::now(Event::Start),
             };
-            let turn = self.turns.turn(&workflow.name, &arrival.topic);
+            let turn = self.turns.turn(&workflow.name, &key);
             self.begin_in_order(running, queued, Some(turn));
         }
     }
@@ -193,6 +197,8 @@ fn forgotten(number: u64) -> Change {
 struct Evaluated {
     /// The inputs of the instances that it starts.
     inputs: Vec<Value>,
+    /// The key that orders them, if it starts any.
+    key: Option<Digest>,
     /// The workflow's rule is due earlier than before.
     is_due_earlier: bool,
     /// The workflow's rule exceeds its share since now.
@@ -216,10 +222,12 @@ fn evaluate(
     }
     if !has_rule(&workflow.program) {
         let input = Value::Array(vec![(**event).clone()]);
-        return Ok(Evaluated { inputs: vec![input], ..Evaluated::default() });
+        let key = Some(order_key(workflow, event, arrival));
+        return Ok(Evaluated { inputs: vec![input], key, ..Evaluated::default() });
     }
     let Some(rule) = rules.of(workflow, arrival.now_ms) else { return Ok(Default::default()) };
     let counted = rule.handle(source, event, arrival.now_ms, rules.share_bytes())?;
     let inputs = counted.firings.iter().map(|firing| input_of_firing(&workflow.program, firing)).collect();
-    Ok(Evaluated { inputs, is_due_earlier: counted.is_due_earlier, exceeds: counted.exceeds })
+    let key = (!counted.firings.is_empty()).then(|| order_key(workflow, event, arrival));
+    Ok(Evaluated { inputs, key, is_due_earlier: counted.is_due_earlier, exceeds: counted.exceeds })
 }

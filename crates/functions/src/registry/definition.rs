@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use edgefaas_manifest::{InstanceOrder, Manifest, Permissions, is_name};
+use edgefaas_manifest::{InstanceOrder, Manifest, OrderKey, Permissions, Succession, is_name};
+use edgefaas_workflow::expression::{Expression, ExpressionError};
 use edgefaas_workflow::program::Mode;
 use edgefaas_workflow::{Compiled, DefinitionError, Program, compile};
 
@@ -25,7 +26,7 @@ pub struct LiveWorkflow {
     /// Its permissions outside its own app.
     pub permissions: Permissions,
     /// The order of the instances that messages start.
-    pub order: InstanceOrder,
+    pub order: LiveOrder,
     /// The owner of its outgoing requests.
     pub caller: Caller,
     /// Its metrics.
@@ -34,6 +35,15 @@ pub struct LiveWorkflow {
     pub needs_lane: bool,
     /// Warnings of the compiler.
     pub warnings: Option<DefinitionError>,
+}
+
+/// The order of the instances that messages start, see [`InstanceOrder`].
+#[derive(Debug, Clone, Default)]
+pub struct LiveOrder {
+    /// The expression of the key; `None` for the topic of the message.
+    pub key: Option<Expression>,
+    /// What the instances of one key do one after another.
+    pub succession: Succession,
 }
 
 /// Counters of the instances of a workflow since it was deployed.
@@ -95,6 +105,16 @@ pub enum WorkflowError {
         /// The name.
         name: String,
     },
+    /// The expression in `order_by` is invalid.
+    #[error(
+        "[workflows.{name}]: `order_by`: {error}; it is an expression over the event, without variables: order_by = \"${{ .data.room }}\""
+    )]
+    OrderKey {
+        /// The name.
+        name: String,
+        /// The error of the compiler.
+        error: ExpressionError,
+    },
     /// The manifest has a table for an unknown workflow.
     #[error(
         "[workflows.{name}] in the manifest does not match a workflow of this app: the name must be the `document.name` of a \
@@ -131,10 +151,31 @@ impl LiveWorkflow {
             needs_lane: needs_lane(&program),
             program: Arc::new(program),
             permissions,
-            order: InstanceOrder::default(),
+            order: LiveOrder::default(),
             figures: WorkflowFigures::default(),
             warnings,
         })
+    }
+
+    /// Sets the order of its instances.
+    ///
+    /// # Errors
+    /// The expression of the key is invalid, or no message starts the workflow.
+    fn set_order(&mut self, order: &InstanceOrder) -> Result<(), WorkflowError> {
+        if self.program.schedule.as_ref().is_none_or(|schedule| schedule.on.is_none()) {
+            return Err(WorkflowError::OrderWithoutEvents { name: self.name.to_string() });
+        }
+        let key = match &order.key {
+            OrderKey::Topic => None,
+            OrderKey::Expression(text) => {
+                let key = Expression::parse(text, &[]);
+                Some(key.map_err(|error| WorkflowError::OrderKey { name: self.name.to_string(), error })?)
+            }
+        };
+        // An interpreted key may take long: it is evaluated where interpreted filters are.
+        self.needs_lane |= key.as_ref().is_some_and(|key| !key.is_native());
+        self.order = LiveOrder { key, succession: order.succession };
+        Ok(())
     }
 
     fn set_permissions(&mut self, permissions: Permissions) {
@@ -184,10 +225,8 @@ pub(super) fn compile_all(
             return Err(WorkflowError::IsFunction { file, name });
         }
         workflow.set_permissions(manifest.workflows.permissions.get(&name).cloned().unwrap_or_default());
-        workflow.order = manifest.workflows.order.get(&name).copied().unwrap_or_default();
-        let has_events = workflow.program.schedule.as_ref().is_some_and(|schedule| schedule.on.is_some());
-        if workflow.order != InstanceOrder::Start && !has_events {
-            return Err(WorkflowError::OrderWithoutEvents { name });
+        if let Some(order) = manifest.workflows.order.get(&name) {
+            workflow.set_order(order)?;
         }
         if let Some((other, _)) = found.get(&name) {
             return Err(WorkflowError::Twice { file, name, other: other.clone() });
