@@ -263,9 +263,14 @@ fn description(kind: &Kind) -> String {
                 Mode::All => "all of ",
             };
             let of = |filter: &crate::program::EventFilter| {
-                let named = |wanted: &str| filter.attributes.iter().find(|(name, _)| name == wanted);
-                let (_, value) = named("subject").or_else(|| named("type"))?;
-                Some(value.literal().map_or_else(|| "…".to_owned(), plain))
+                let named = |wanted: &str| {
+                    let value = filter.attributes.iter().find(|(name, _)| name == wanted);
+                    let value =
+                        value.map(|(_, value)| value.literal().map_or_else(|| "…".to_owned(), plain));
+                    let pattern = filter.patterns.iter().find(|(name, _)| name == wanted);
+                    value.or_else(|| pattern.map(|(_, pattern)| pattern.text().to_owned()))
+                };
+                named("subject").or_else(|| named("type"))
             };
             let kinds: Vec<String> = listen.strategy.filters.iter().filter_map(of).collect();
             format!("{many}{}", kinds.join(", "))

@@ -26,5 +26,5 @@ pub use document::DefinitionError;
 pub use error::{ErrorKind, WorkflowError};
 pub use flowchart::flowchart;
 pub use instance::{Action, Environment, Event, Instance, Status};
-pub use program::{Compiled, Program, compile};
+pub use program::{Compiled, Program, compile, compile_for_deploy};
 pub use weight::weight;

@@ -4,7 +4,7 @@ mod host;
 
 use std::path::{Path, PathBuf};
 
-use edgefaas_workflow::instance::{NoteKind, read_answer};
+use edgefaas_workflow::instance::{NoteKind, SentRequest, read_answer};
 use edgefaas_workflow::program::HttpOutput;
 use edgefaas_workflow::{ErrorKind, WorkflowError};
 use gherkin::{Feature, GherkinEnv, Step};
@@ -126,7 +126,7 @@ impl World {
             _ => self.answers.remove(index).1,
         };
         let body = serde_json::to_vec(&answer.body).unwrap();
-        read_answer(HttpOutput::Content, false, answer.status, &[], &body)
+        read_answer(HttpOutput::Content, false, &SentRequest::default(), answer.status, &[], &body)
     }
 
     fn check(&self, text: &str, step: &Step) -> Result<(), String> {

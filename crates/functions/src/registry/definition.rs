@@ -35,6 +35,8 @@ pub struct LiveWorkflow {
     pub needs_lane: bool,
     /// Warnings of the compiler.
     pub warnings: Option<DefinitionError>,
+    /// Problems for which a deploy is refused, but not a definition that is stored.
+    pub refusal: Option<DefinitionError>,
 }
 
 /// The order of the instances that messages start, see [`InstanceOrder`].
@@ -78,8 +80,10 @@ pub enum WorkflowError {
         /// The name.
         name: String,
     },
-    /// Two files have the same `document.name`.
-    #[error("{file}: workflow `{name}` is in `{other}` already")]
+    /// Two files have the same `document.name` and `document.version`.
+    #[error(
+        "{file}: workflow `{name}` of this version is in `{other}` already; give one of them another `document.version`"
+    )]
     Twice {
         /// The file.
         file: String,
@@ -87,6 +91,21 @@ pub enum WorkflowError {
         name: String,
         /// The other file.
         other: String,
+    },
+    /// Of several versions of a workflow, one cannot be compared.
+    #[error(
+        "{file}: workflow `{name}` has several versions, and `{version}` is not a semantic version: {reason}; write it as \
+         version: '1.2.0'"
+    )]
+    Version {
+        /// The file.
+        file: String,
+        /// The name.
+        name: String,
+        /// The version.
+        version: String,
+        /// The error of the parser.
+        reason: String,
     },
     /// A function of the app has the same name.
     #[error("{file}: `{name}` is the name of a function of this app; workflows are called like functions")]
@@ -137,7 +156,7 @@ impl LiveWorkflow {
         text: &str,
         permissions: Permissions,
     ) -> Result<Self, DefinitionError> {
-        let Compiled { program, warnings } = compile(text, file)?;
+        let Compiled { program, warnings, refusal } = compile(text, file)?;
         Ok(Self {
             name: program.name.as_str().into(),
             app: app.clone(),
@@ -154,6 +173,7 @@ impl LiveWorkflow {
             order: LiveOrder::default(),
             figures: WorkflowFigures::default(),
             warnings,
+            refusal,
         })
     }
 
@@ -214,7 +234,7 @@ pub(super) fn compile_all(
     texts: &BTreeMap<String, String>,
 ) -> Result<Vec<Arc<LiveWorkflow>>, WorkflowError> {
     let app: Arc<str> = manifest.app.as_str().into();
-    let mut found: BTreeMap<String, (String, Arc<LiveWorkflow>)> = BTreeMap::new();
+    let mut found: BTreeMap<String, Vec<(String, LiveWorkflow)>> = BTreeMap::new();
     for (file, text) in texts {
         let mut workflow = LiveWorkflow::compile(&app, file, text, Permissions::default())?;
         let (name, file) = (workflow.name.to_string(), file.clone());
@@ -225,18 +245,59 @@ pub(super) fn compile_all(
             return Err(WorkflowError::IsFunction { file, name });
         }
         workflow.set_permissions(manifest.workflows.permissions.get(&name).cloned().unwrap_or_default());
-        if let Some(order) = manifest.workflows.order.get(&name) {
-            workflow.set_order(order)?;
-        }
-        if let Some((other, _)) = found.get(&name) {
-            return Err(WorkflowError::Twice { file, name, other: other.clone() });
-        }
-        found.insert(name, (file, Arc::new(workflow)));
+        found.entry(name).or_default().push((file, workflow));
     }
     if let Some(name) = manifest.workflows.permissions.keys().find(|name| !found.contains_key(*name)) {
         return Err(WorkflowError::Unknown { name: name.clone() });
     }
-    Ok(found.into_values().map(|(_, workflow)| workflow).collect())
+    let mut all = Vec::new();
+    for (name, versions) in found {
+        let (mut latest, older) = by_version(&name, versions)?;
+        if let Some(order) = manifest.workflows.order.get(&name) {
+            latest.set_order(order)?;
+        }
+        all.push(Arc::new(latest));
+        all.extend(older.into_iter().map(Arc::new));
+    }
+    Ok(all)
+}
+
+/// The name of a workflow in a version that is not the latest.
+pub(super) fn versioned_name(name: &str, version: &str) -> String {
+    format!("{name}:{version}")
+}
+
+/// The latest version of a workflow, and the others. Only the latest is started by its schedule, and called by its name alone.
+fn by_version(
+    name: &str,
+    versions: Vec<(String, LiveWorkflow)>,
+) -> Result<(LiveWorkflow, Vec<LiveWorkflow>), WorkflowError> {
+    let has_several = versions.len() > 1;
+    let mut sorted: BTreeMap<semver::Version, (String, LiveWorkflow)> = BTreeMap::new();
+    for (file, workflow) in versions {
+        let version = match semver::Version::parse(&workflow.program.version) {
+            Ok(version) => version,
+            Err(_) if !has_several => return Ok((workflow, Vec::new())),
+            Err(error) => {
+                let (name, version) = (name.to_owned(), workflow.program.version.clone());
+                return Err(WorkflowError::Version { file, name, version, reason: error.to_string() });
+            }
+        };
+        if let Some((other, _)) = sorted.get(&version) {
+            return Err(WorkflowError::Twice { file, name: name.to_owned(), other: other.clone() });
+        }
+        sorted.insert(version, (file, workflow));
+    }
+    let mut older: Vec<LiveWorkflow> = sorted.into_values().map(|(_, workflow)| workflow).collect();
+    let Some(latest) = older.pop() else { return Err(WorkflowError::Unknown { name: name.to_owned() }) };
+    for workflow in &mut older {
+        workflow.name = versioned_name(name, &workflow.program.version).into();
+        if let Some(program) = Arc::get_mut(&mut workflow.program) {
+            program.schedule = None;
+        }
+        workflow.needs_lane = false;
+    }
+    Ok((latest, older))
 }
 
 /// True if a workflow starts when several events together match a rule.

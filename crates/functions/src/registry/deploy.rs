@@ -507,6 +507,9 @@ async fn compile_workflows(
 ) -> Result<(Manifest, Workflows, Vec<Arc<LiveWorkflow>>), DeployError> {
     let compile = move || {
         let workflows = definition::compile_all(&manifest, &texts)?;
+        if let Some(refusal) = workflows.iter().find_map(|workflow| workflow.refusal.clone()) {
+            return Err(definition::WorkflowError::from(refusal).into());
+        }
         Ok((manifest, texts, workflows))
     };
     match tokio::task::spawn_blocking(compile).await {

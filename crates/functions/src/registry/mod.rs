@@ -41,7 +41,7 @@ pub(crate) use live::function_of;
 pub use live::{LiveApp, LiveFunction, ProgramError};
 pub use matching_nodes::{AbsentWord, MatchingNodes};
 pub use reply_size::{Expected, Probe, ReplySize, SMALL_REPLY_BYTES};
-pub use routes::{HttpRoute, MqttRoute, ObjectRoute, RouteConflict, Routes, ScheduleRoute};
+pub use routes::{HttpRoute, MqttRoute, NoWorkflow, ObjectRoute, RouteConflict, Routes, ScheduleRoute};
 pub use staged::StageError;
 
 use crate::logs::Logs;

@@ -188,10 +188,9 @@ async fn instances_of_one_topic_run_one_after_another_also_over_a_restart() {
 async fn instances_of_one_key_run_one_after_another_whatever_their_topics() {
     // A path is evaluated when the message arrives, interpreted jq in the lane of the workflow.
     for key in ["${ .data.room }", "${ [.data | .room] | map(.) }"] {
-        for (order, running, waiting) in [
-            (format!("\"{key}\""), 2, 1),
-            (format!("{{ key = \"{key}\", then = \"start\" }}"), 3, 0),
-        ] {
+        for (order, running, waiting) in
+            [(format!("\"{key}\""), 2, 1), (format!("{{ key = \"{key}\", then = \"start\" }}"), 3, 0)]
+        {
             let mut node = TestNode::start().await;
             let manifest = ORDERED.replace("\"topic\"", &order);
             deploy(&mut node, &manifest, &[("w", holds("durable: true"))]).await;

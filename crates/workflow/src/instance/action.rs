@@ -139,6 +139,10 @@ pub enum NoteKind {
     Skipped,
     Retried,
     Cancelled,
+    /// A listen with correlations has begun.
+    CorrelationStarted,
+    /// It has ended; the value has the correlated values, by name.
+    CorrelationCompleted,
 }
 
 impl NoteKind {
@@ -151,6 +155,8 @@ impl NoteKind {
             Self::Skipped => "skipped",
             Self::Retried => "retried",
             Self::Cancelled => "cancelled",
+            Self::CorrelationStarted => "correlation-started",
+            Self::CorrelationCompleted => "correlation-completed",
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::action::Action;
+use super::authorization::{Credentials, credentials};
 use super::depth::taken_in;
 use super::event::FrameId;
 use super::frame::State;
@@ -23,8 +24,13 @@ impl Run<'_> {
         let Some(node_id) = frame.node else { return Ok(()) };
         let node = self.program.node(node_id);
         let input = &frame.input;
-        let mut scope = self.scope(frame.parent, Some(node), Some(input), None);
-        scope.started_unix_ms = frame.started_unix_ms;
+        let mut scope = self.frame_scope(frame);
+        let credentials = match node.kind.authentication() {
+            Some(authentication) => Some(credentials(authentication, &scope, input)?),
+            None => None,
+        };
+        let authorization = credentials.as_ref().map(Credentials::descriptor);
+        scope.authorization = authorization.as_ref();
         let or_input = |template: &Option<Template>| match template {
             None => Ok(Arc::new(input.to_json())),
             Some(template) => scope.json(template, input).map(Arc::new),
@@ -40,7 +46,7 @@ impl Run<'_> {
             Kind::Http(http) => Action::Request {
                 frame: id,
                 node: node_id,
-                request: Box::new(request(http, &scope, input)?),
+                request: Box::new(request(http, credentials, &scope, input)?),
                 output: http.output,
             },
             Kind::RunScript(script) => {

@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::action::Action;
+use super::action::{Action, NoteKind};
 use super::depth::event_taken_in;
 use super::event::FrameId;
-use super::filter::{ActiveFilter, has_attributes};
+use super::filter::{ActiveFilter, has_attributes, has_patterns};
 use super::frame::{Frame, State};
 use super::listen_state::{Listening, Resolved, item_bytes};
 use super::rules::{firing_value, parse_rule};
 use super::run::Run;
 use super::work::Work;
-use crate::data::Data;
+use crate::data::{Data, Fields};
 use crate::error::{ErrorKind, WorkflowError};
 use crate::event::{read, subset};
 use crate::program::{DataTest, EventFilter, Kind, Listen, Mode, Until};
@@ -35,12 +35,7 @@ impl Run<'_> {
         let Some((frame, listen)) = self.listen_of(id) else { return Ok(()) };
         let mut filters = Vec::new();
         for filter in wanted(listen) {
-            let scope = self.scope(
-                frame.parent,
-                frame.node.map(|node| self.program.node(node)),
-                Some(&frame.input),
-                None,
-            );
+            let scope = self.frame_scope(frame);
             let mut resolved = Resolved { attributes: Vec::new(), expect: Vec::new() };
             for (name, template) in &filter.attributes {
                 resolved.attributes.push((name.clone(), scope.json(template, &frame.input)?));
@@ -52,6 +47,7 @@ impl Run<'_> {
             }
             filters.push(resolved);
         }
+        let (node, correlates) = (frame.node, wanted(listen).any(|filter| !filter.correlate.is_empty()));
         if let Some(rule) = &listen.rule {
             let rule = parse_rule(rule, listen.strategy.filters.len());
             let rule =
@@ -62,7 +58,35 @@ impl Run<'_> {
         if let Some(listening) = self.listening(id) {
             listening.filters = filters;
         }
+        if correlates {
+            self.note(NoteKind::CorrelationStarted, id, node, &Data::Null);
+        }
         self.listen_again(id)
+    }
+
+    /// Notes the correlated values of a listen that has ended.
+    fn note_correlation(&mut self, id: FrameId) {
+        if !self.environment.observed {
+            return;
+        }
+        let Some((frame, listen)) = self.listen_of(id) else { return };
+        let State::Listen(listening) = &frame.state else { return };
+        let mut keys: Fields = listening
+            .correlation
+            .iter()
+            .map(|(name, value)| (Arc::from(name.as_str()), value.clone()))
+            .collect();
+        for (filter, resolved) in wanted(listen).zip(&listening.filters) {
+            for (index, value) in &resolved.expect {
+                if let Some(correlation) = filter.correlate.get(*index as usize) {
+                    keys.insert(Arc::from(correlation.name.as_str()), value.clone());
+                }
+            }
+        }
+        if wanted(listen).any(|filter| !filter.correlate.is_empty()) {
+            let node = frame.node;
+            self.note(NoteKind::CorrelationCompleted, id, node, &Data::object_of(keys));
+        }
     }
 
     /// Subscribes again.
@@ -71,6 +95,7 @@ impl Run<'_> {
         let State::Listen(listening) = &frame.state else { return Ok(()) };
         let active = |(filter, resolved): (&EventFilter, &Resolved)| ActiveFilter {
             attributes: resolved.attributes.clone(),
+            patterns: filter.patterns.clone(),
             correlate: resolved
                 .expect
                 .iter()
@@ -113,10 +138,15 @@ impl Run<'_> {
         }
         let Some((_, listen)) = self.listen_of(id) else { return };
         let (filters, how) = (listen.strategy.filters.len(), listen.read);
-        let ends = source as usize >= filters;
-        if ends {
+        if source as usize >= filters {
+            let needed = match &listen.strategy.until {
+                Some(Until::Events(needed)) => needed.len(),
+                _ => 0,
+            };
             if let Some(listening) = self.listening(id) {
-                listening.ending = true;
+                let of_until =
+                    listening.matched.iter().filter(|source| **source as usize >= filters).count();
+                listening.ending = of_until >= needed;
             }
             return self.go_on(id);
         }
@@ -146,19 +176,18 @@ impl Run<'_> {
         else {
             return Ok(false);
         };
-        let all = listen.strategy.mode == Mode::All && listen.rule.is_none();
+        let of_until = source as usize >= listen.strategy.filters.len();
+        let all = match (of_until, &listen.strategy.until) {
+            (true, until) => matches!(until, Some(Until::Events(_))),
+            (false, _) => listen.strategy.mode == Mode::All && listen.rule.is_none(),
+        };
         if listening.ending || (all && listening.matched.contains(&source)) {
             return Ok(false);
         }
-        if !has_attributes(&resolved.attributes, json) {
+        if !has_attributes(&resolved.attributes, json) || !has_patterns(&filter.patterns, json) {
             return Ok(false);
         }
-        let scope = self.scope(
-            frame.parent,
-            frame.node.map(|node| self.program.node(node)),
-            Some(&frame.input),
-            None,
-        );
+        let scope = self.frame_scope(frame);
         let data = event.get("data").cloned().unwrap_or_default();
         let fits = match &filter.data {
             None => true,
@@ -240,18 +269,13 @@ impl Run<'_> {
         let strategy = &listen.strategy;
         let ends = match (&strategy.until, strategy.mode) {
             (Some(Until::Condition(condition)), _) => {
-                let scope = self.scope(
-                    frame.parent,
-                    frame.node.map(|node| self.program.node(node)),
-                    Some(&frame.input),
-                    None,
-                );
+                let scope = self.frame_scope(frame);
                 match scope.is_true(condition, &listening.list()) {
                     Ok(ends) => ends,
                     Err(error) => return self.fail_listen(id, error),
                 }
             }
-            (Some(Until::Event(_) | Until::Never), _) => false,
+            (Some(Until::Event(_) | Until::Events(_) | Until::Never), _) => false,
             (None, Mode::All) if listen.rule.is_none() => listening.collected() >= strategy.filters.len(),
             (None, _) => true,
         };
@@ -274,6 +298,7 @@ impl Run<'_> {
         let Some(item) = listening.queue.pop_front() else {
             if listening.ending {
                 let output = listening.list();
+                self.note_correlation(id);
                 self.actions.push(Action::Unlisten { frame: id });
                 self.finish_composed(id, output);
             }
@@ -336,6 +361,7 @@ impl Run<'_> {
         let node = frame.node.map(|node| self.program.node(node));
         let scope = |output| {
             let mut scope = self.scope(frame.parent, node, Some(&frame.input), Some(output));
+            scope.raw_input = Some(&frame.raw);
             scope.extra = &extra;
             scope
         };
@@ -366,7 +392,7 @@ impl Run<'_> {
 /// All filters of a listen: its own filters, then those of `until`.
 fn wanted(listen: &Listen) -> impl Iterator<Item = &EventFilter> {
     let until = match &listen.strategy.until {
-        Some(Until::Event(filters)) => filters.as_slice(),
+        Some(Until::Event(filters) | Until::Events(filters)) => filters.as_slice(),
         _ => &[],
     };
     listen.strategy.filters.iter().chain(until)

@@ -20,10 +20,12 @@ impl Run<'_> {
         parent: FrameId,
         id: NodeId,
         emit: &Emit,
+        raw: &Data,
         input: &Data,
     ) -> Result<Data, WorkflowError> {
         let node = self.program.node(id);
-        let scope = self.scope(Some(parent), Some(node), Some(input), None);
+        let mut scope = self.scope(Some(parent), Some(node), Some(input), None);
+        scope.raw_input = Some(raw);
         let topic = emit.topic.as_ref().map(|topic| scope.json(topic, input)).transpose()?;
         let Value::Object(mut event) = scope.json(&emit.event, input)? else {
             return Err(WorkflowError::new(ErrorKind::Expression, "the event is not an object"));
@@ -62,9 +64,11 @@ impl Run<'_> {
         parent: FrameId,
         id: NodeId,
         publish: &Publish,
+        raw: &Data,
         input: &Data,
     ) -> Result<(), WorkflowError> {
-        let scope = self.scope(Some(parent), Some(self.program.node(id)), Some(input), None);
+        let mut scope = self.scope(Some(parent), Some(self.program.node(id)), Some(input), None);
+        scope.raw_input = Some(raw);
         let headers = publish.headers.as_ref().map(|headers| scope.json(headers, input)).transpose()?;
         let headers = match headers {
             Some(Value::Object(headers)) => {

@@ -2,7 +2,9 @@
 
 use super::compile::Compiler;
 use super::tasks::settled;
-use super::{Correlation, DataTest, Emit, EventFilter, Foreach, Listen, Mode, Read, Strategy, Until};
+use super::{
+    Correlation, DataTest, Emit, EventFilter, Foreach, Listen, Mode, Pattern, Read, Strategy, Until,
+};
 use crate::document::Located;
 use crate::expression::expression_text;
 
@@ -105,7 +107,12 @@ impl Compiler {
                 return None;
             }
             // An empty list of filters matches all events.
-            (true, _) => vec![EventFilter { attributes: Vec::new(), data: None, correlate: Vec::new() }],
+            (true, _) => vec![EventFilter {
+                attributes: Vec::new(),
+                patterns: Vec::new(),
+                data: None,
+                correlate: Vec::new(),
+            }],
             (false, _) => filters,
         };
         let until = match value.get("until") {
@@ -127,15 +134,10 @@ impl Compiler {
             return self.reader.expression(value, "`until`").map(Until::Condition);
         }
         let strategy = self.strategy(value, true)?;
-        match strategy.mode {
-            Mode::All if strategy.filters.len() > 1 => {
-                self.reader
-                    .problems
-                    .add(value.place, "`until` takes one or any of some events, not all of them");
-                None
-            }
-            _ => Some(Until::Event(strategy.filters)),
-        }
+        Some(match strategy.mode {
+            Mode::All => Until::Events(strategy.filters),
+            Mode::One | Mode::Any => Until::Event(strategy.filters),
+        })
     }
 
     fn filter(&mut self, value: &Located) -> Option<EventFilter> {
@@ -143,7 +145,7 @@ impl Compiler {
         self.reader.check_keys(value, "an event filter", &["with", "correlate"]);
         let with = self.reader.required(value, "with", "an event filter")?;
         let with = self.reader.object(with, "`with`")?;
-        let mut attributes = Vec::new();
+        let (mut attributes, mut patterns) = (Vec::new(), Vec::new());
         let mut data = None;
         for (key, attribute) in with.entries() {
             if key.text == "data" {
@@ -151,6 +153,15 @@ impl Compiler {
                     Some(_) => DataTest::Condition(self.reader.expression(attribute, "`data`")?),
                     None => DataTest::Contains(attribute.to_json()),
                 });
+                continue;
+            }
+            if let Some(text) = attribute.text().filter(|text| is_pattern(&key.text, text)) {
+                match Pattern::parse(text) {
+                    Ok(pattern) => patterns.push((key.text.clone(), pattern)),
+                    Err(error) => {
+                        self.reader.problems.add(attribute.place, format!("`{}`: {error}", key.text))
+                    }
+                }
                 continue;
             }
             let template = self.reader.template(attribute, &format!("`{}`", key.text))?;
@@ -164,13 +175,9 @@ impl Compiler {
             }
             attributes.push((key.text.clone(), template));
         }
-        if !attributes.iter().any(|(name, _)| name == "type" || name == "subject") {
-            let help = "name the event's `type`, or the MQTT topic as `subject` with `type: mqtt.publish`";
-            self.reader.problems.add_with_help(
-                with.place,
-                "the filter would take every event there is",
-                help,
-            );
+        if with.entries().is_empty() {
+            let help = "name an attribute of the event, such as its `type`, or a condition on its `data`";
+            self.reader.problems.add_with_help(with.place, "an event filter needs a property", help);
         }
         let mut correlate = Vec::new();
         if let Some(keys) = value.get("correlate") {
@@ -184,7 +191,16 @@ impl Compiler {
                 correlate.push(Correlation { name: key.text.clone(), from, expect: settled(expect)? });
             }
         }
-        Some(EventFilter { attributes, data, correlate })
+        Some(EventFilter { attributes, patterns, data, correlate })
+    }
+}
+
+/// True if the value of an attribute is a regular expression. `subject` is an MQTT topic filter unless it starts with `^`; other
+/// values are regular expressions if they have a sign of them and are not wholly an expression in `${ }`.
+fn is_pattern(attribute: &str, text: &str) -> bool {
+    match attribute {
+        "subject" => text.starts_with('^'),
+        _ => expression_text(text).is_none() && Pattern::is_meant(text),
     }
 }
 

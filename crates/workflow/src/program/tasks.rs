@@ -106,7 +106,7 @@ impl Compiler {
         }
     }
 
-    fn task(
+    pub(super) fn task(
         &mut self,
         key: &Key,
         task: &Located,
@@ -255,7 +255,7 @@ impl Compiler {
             "raise" => self.raise(value).map(Kind::Raise),
             "emit" => self.emit(value, metadata).map(Kind::Emit),
             "listen" => self.listen(value, task, path, depth).map(Kind::Listen),
-            "call" => self.call(value, task),
+            "call" => self.call(value, task, depth),
             "run" => self.run(value),
             _ => None,
         }
@@ -595,6 +595,6 @@ pub(super) fn settled<T>(value: Option<Option<T>>) -> Option<Option<T>> {
 }
 
 /// Escapes a name for use as a part of a JSON pointer (RFC 6901, section 3).
-fn escape(name: &str) -> String {
+pub(super) fn escape(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }
