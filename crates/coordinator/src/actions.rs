@@ -120,7 +120,9 @@ impl Coordinator {
                     drop(routes);
                     self.open_call(running, frame, action)
                 }
-                Action::Request { frame, .. } => self.open_call(running, frame, action),
+                Action::Request { frame, .. } | Action::Document { frame, .. } => {
+                    self.open_call(running, frame, action)
+                }
                 Action::Script { frame, wait, .. } => {
                     let pending = self.open_call(running, frame, action);
                     if !wait {
@@ -208,6 +210,10 @@ impl Coordinator {
                     matches!(&running.workflow.program.node(node).kind, Kind::Http(http) if http.redirect);
                 (self.request_step(running, *request, output, redirect).await, None)
             }
+            Action::Document { node, document, parameters, credentials, .. } => {
+                let credentials = credentials.map(|credentials| *credentials);
+                (self.document_step(running, node, *document, &parameters, credentials).await, None)
+            }
             Action::Script { node, code, input, .. } => {
                 let path = &running.workflow.program.node(node).path;
                 (self.script_step(running, path, &code, &input).await, None)
@@ -218,8 +224,10 @@ impl Coordinator {
 
     /// The error of a call whose secret is gone: a call that starts again after a restart was built without it.
     fn missing_secret(&self, running: &Running, action: &Action) -> Option<WorkflowError> {
-        let (Action::Call { node, .. } | Action::Request { node, .. } | Action::Script { node, .. }) =
-            action
+        let (Action::Call { node, .. }
+        | Action::Request { node, .. }
+        | Action::Document { node, .. }
+        | Action::Script { node, .. }) = action
         else {
             return None;
         };

@@ -25,6 +25,7 @@ use tokio::sync::Notify;
 use ulid::Ulid;
 
 use super::compute;
+use super::documents::FetchedDocuments;
 use super::event_queue::Queued;
 use super::instance::Running;
 use super::instance_view::EndedInstances;
@@ -100,6 +101,7 @@ pub struct Coordinator {
     pub(crate) definitions: Mutex<HashSet<[u8; 32]>>,
     pub(crate) script: tokio::sync::OnceCell<edgefaas_isolates::Program>,
     pub(crate) tokens: Tokens,
+    pub(crate) documents: FetchedDocuments,
     pub(crate) rules: StartRules,
     pub(crate) lanes: Lanes,
     pub(crate) turns: Arc<StartTurns>,
@@ -268,6 +270,7 @@ impl Coordinator {
             definitions: Mutex::default(),
             script: tokio::sync::OnceCell::new(),
             tokens: Tokens::default(),
+            documents: FetchedDocuments::default(),
             rules,
             lanes: Lanes::new(limits.root.bytes),
             turns: Arc::default(),

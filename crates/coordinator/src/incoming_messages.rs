@@ -350,7 +350,19 @@ fn event_of(message: &Message, unix_ms: u64) -> (Value, bool) {
     let time = chrono::DateTime::<chrono::Utc>::from_timestamp_millis(unix_ms as i64).unwrap_or_default();
     let time = time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
     let id = Ulid::generate().to_string();
-    (of_message(&id, "/mqtt", message.topic().as_str(), message.payload(), &time), true)
+    let mut event = of_message(&id, "/mqtt", message.topic().as_str(), message.payload(), &time);
+    if let (Some(properties), Value::Object(event)) = (properties, &mut event) {
+        if !properties.user.is_empty() {
+            let headers =
+                properties.user.iter().map(|(name, value)| (name.to_string(), Value::from(&**value)));
+            event.insert("headers".to_owned(), Value::Object(headers.collect()));
+        }
+        let correlation = properties.correlation_data.as_deref();
+        if let Some(id) = correlation.and_then(|data| std::str::from_utf8(data).ok()) {
+            event.insert("correlationid".to_owned(), Value::from(id));
+        }
+    }
+    (event, true)
 }
 
 fn is_event(message: &Message) -> bool {

@@ -17,6 +17,7 @@ mod compute;
 mod coordinator;
 mod delivery;
 mod discard;
+mod documents;
 mod ending;
 mod event_log;
 mod event_queue;

@@ -78,6 +78,19 @@ pub fn is_large(value: &Value) -> bool {
 pub fn read(event: &Value, how: Read) -> Value {
     match how {
         Read::Envelope => event.clone(),
+        Read::Message => {
+            let mut message = Map::new();
+            for (name, from) in
+                [("payload", None), ("headers", Some("headers")), ("correlationId", Some("correlationid"))]
+            {
+                let value = match from {
+                    None => Some(read(event, Read::Data)),
+                    Some(attribute) => event.get(attribute).cloned(),
+                };
+                message.extend(value.map(|value| (name.to_owned(), value)));
+            }
+            Value::Object(message)
+        }
         Read::Data | Read::Raw => match (event.get("data"), event.get("data_base64")) {
             (Some(data), _) => data.clone(),
             (None, Some(data)) => data.clone(),

@@ -7,6 +7,7 @@
 //!
 //! This crate has no access to sockets, clocks, functions or threads.
 
+pub mod api_document;
 pub mod data;
 pub mod document;
 pub mod duration;

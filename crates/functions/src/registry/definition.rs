@@ -5,11 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use edgefaas_manifest::{InstanceOrder, Manifest, OrderKey, Permissions, Succession, is_name};
+use edgefaas_workflow::api_document::{ApiDocument, ApiDocumentError};
 use edgefaas_workflow::expression::{Expression, ExpressionError};
-use edgefaas_workflow::program::Mode;
+use edgefaas_workflow::program::{Channel, Kind, Listen, Mode, Publish, Resource, ResourcePlace};
 use edgefaas_workflow::{Compiled, DefinitionError, Program, compile};
 
 use crate::outgoing::{Caller, ResponseLimit};
+
+/// Documents that describe services, by file: the files of `workflows` that are no workflows.
+pub type Documents = BTreeMap<String, ApiDocument>;
 
 /// A deployed workflow of one revision.
 pub struct LiveWorkflow {
@@ -17,6 +21,8 @@ pub struct LiveWorkflow {
     pub name: Arc<str>,
     /// The app it belongs to.
     pub app: Arc<str>,
+    /// The documents of its app, by file.
+    pub documents: Arc<Documents>,
     /// Its text.
     pub text: Arc<str>,
     /// The digest of its text: instances are bound to it.
@@ -79,6 +85,39 @@ pub enum WorkflowError {
         file: String,
         /// The name.
         name: String,
+    },
+    /// A document that describes a service cannot be read.
+    #[error("{file}: {error}")]
+    Document {
+        /// The file.
+        file: String,
+        /// The error.
+        error: ApiDocumentError,
+    },
+    /// A task cannot use a document of the app.
+    #[error("workflow `{name}` cannot use `{file}` in {task}: {error}")]
+    Operation {
+        /// The workflow.
+        name: String,
+        /// The file of the document.
+        file: String,
+        /// The task.
+        task: String,
+        /// The error.
+        error: ApiDocumentError,
+    },
+    /// A task names a document that the app does not have.
+    #[error(
+        "workflow `{name}` uses `{file}` in {task}, and the app has no such file; name it among the files of `workflows` in the \
+         manifest: workflows = [\"workflows/*.yaml\", \"{file}\"]"
+    )]
+    MissingDocument {
+        /// The workflow.
+        name: String,
+        /// The file.
+        file: String,
+        /// The task.
+        task: String,
     },
     /// Two files have the same `document.name` and `document.version`.
     #[error(
@@ -160,6 +199,7 @@ impl LiveWorkflow {
         Ok(Self {
             name: program.name.as_str().into(),
             app: app.clone(),
+            documents: Arc::default(),
             text: text.into(),
             caller: Caller::new(
                 format!("workflow `{}`", program.name),
@@ -222,6 +262,35 @@ impl LiveWorkflow {
         triggers
     }
 
+    /// Checks the operations of its tasks in the documents of the app.
+    ///
+    /// # Errors
+    /// A document or an operation is missing, or the operation cannot be used.
+    pub(super) fn check_documents(&self) -> Result<(), WorkflowError> {
+        for node in &self.program.nodes {
+            let (resource, operation) = match &node.kind {
+                Kind::OpenApi(call) => (&call.document, None),
+                Kind::Publish(Publish { channel: Channel::Operation(resource, operation), .. })
+                | Kind::Listen(Listen { operation: Some((resource, operation)), .. }) => {
+                    (resource, Some(operation))
+                }
+                _ => continue,
+            };
+            let Resource { place: ResourcePlace::File(file), .. } = resource else { continue };
+            let (name, task) = (self.program.name.clone(), node.path.clone());
+            let Some(document) = self.documents.get(file) else {
+                return Err(WorkflowError::MissingDocument { name, file: file.clone(), task });
+            };
+            let checked = match (&node.kind, operation) {
+                (Kind::OpenApi(call), _) => document.operation(&call.operation).map(drop),
+                (_, Some(operation)) => document.address(operation).map(drop),
+                (_, None) => Ok(()),
+            };
+            checked.map_err(|error| WorkflowError::Operation { name, file: file.clone(), task, error })?;
+        }
+        Ok(())
+    }
+
     /// True if it may call function or workflow `name` of `app`.
     pub fn may_call(&self, name: &str, app: &str) -> bool {
         *self.app == *app || self.permissions.allows_call(name)
@@ -235,6 +304,15 @@ pub(super) fn compile_all(
 ) -> Result<Vec<Arc<LiveWorkflow>>, WorkflowError> {
     let app: Arc<str> = manifest.app.as_str().into();
     let mut found: BTreeMap<String, Vec<(String, LiveWorkflow)>> = BTreeMap::new();
+    let (described, texts): (Vec<_>, Vec<_>) =
+        texts.iter().partition(|(_, text)| ApiDocument::is_one(text));
+    let mut documents = Documents::new();
+    for (file, text) in described {
+        let document = ApiDocument::read(text)
+            .map_err(|error| WorkflowError::Document { file: file.clone(), error })?;
+        documents.insert(file.clone(), document);
+    }
+    let documents = Arc::new(documents);
     for (file, text) in texts {
         let mut workflow = LiveWorkflow::compile(&app, file, text, Permissions::default())?;
         let (name, file) = (workflow.name.to_string(), file.clone());
@@ -244,6 +322,7 @@ pub(super) fn compile_all(
         if manifest.functions.contains_key(&name) {
             return Err(WorkflowError::IsFunction { file, name });
         }
+        workflow.documents = documents.clone();
         workflow.set_permissions(manifest.workflows.permissions.get(&name).cloned().unwrap_or_default());
         found.entry(name).or_default().push((file, workflow));
     }

@@ -510,6 +510,7 @@ async fn compile_workflows(
         if let Some(refusal) = workflows.iter().find_map(|workflow| workflow.refusal.clone()) {
             return Err(definition::WorkflowError::from(refusal).into());
         }
+        workflows.iter().try_for_each(|workflow| workflow.check_documents())?;
         Ok((manifest, texts, workflows))
     };
     match tokio::task::spawn_blocking(compile).await {

@@ -31,7 +31,7 @@ use tokio::sync::{Mutex, oneshot, watch};
 pub use admission::{Admission, Full, Permit, QueueSlot, Ticket};
 pub use app_records::{Code, Content, Reach};
 pub use cluster_apps::{ClusterApp, Deployment, app_of_object, cluster_app, cluster_apps, winner_of};
-pub use definition::{LiveOrder, LiveWorkflow, WorkflowError, has_rule};
+pub use definition::{Documents, LiveOrder, LiveWorkflow, WorkflowError, has_rule};
 pub use deploy::{ClusterScope, Deploy, Deployed, MatchNodes, Scope, Selects};
 pub use deploy_error::DeployError;
 pub use dry_run::{DRY_RUN_STACK_BYTES, DryRunError, dry_run_memory_bytes, dry_run_workflows};

@@ -27,4 +27,5 @@ mod upgrade;
 mod workflow_calls;
 mod workflow_effects;
 mod workflow_order;
+mod workflow_services;
 mod workflows;

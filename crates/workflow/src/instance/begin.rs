@@ -14,7 +14,7 @@ use super::work::{Then, Work};
 use crate::data::{Data, List};
 use crate::error::{ErrorKind, WorkflowError};
 use crate::expression::Template;
-use crate::program::{Kind, NodeId};
+use crate::program::{Channel, Kind, NodeId};
 
 impl Run<'_> {
     pub(super) fn start(&mut self) {
@@ -164,8 +164,8 @@ impl Run<'_> {
                 let output = self.emit(parent, id, emit, raw, &input)?;
                 self.finish(parent, slot, id, ended, output, node.then.into())?;
             }
-            Kind::Publish(publish) => {
-                self.publish(parent, id, publish, raw, &input)?;
+            Kind::Publish(publish) if matches!(publish.channel, Channel::Topic(_)) => {
+                self.publish(parent, id, publish, None, raw, &input)?;
                 let output = input.clone();
                 self.finish(parent, slot, id, ended, output, node.then.into())?;
             }
@@ -218,12 +218,18 @@ impl Run<'_> {
                 let id = self.add(frame);
                 self.attempt(id, tried).inspect_err(|_| drop(self.instance.take_frame(id)))?;
             }
-            Kind::Listen(_) => {
+            Kind::Listen(listen) if listen.operation.is_none() => {
                 let frame = frame(State::Listen(Box::default()));
                 let id = self.add(frame);
-                self.begin_listening(id).inspect_err(|_| drop(self.instance.take_frame(id)))?;
+                self.begin_listening(id, None).inspect_err(|_| drop(self.instance.take_frame(id)))?;
             }
-            Kind::Call(_) | Kind::Http(_) | Kind::RunScript(_) | Kind::RunWorkflow(_) => {
+            Kind::Call(_)
+            | Kind::Http(_)
+            | Kind::OpenApi(_)
+            | Kind::RunScript(_)
+            | Kind::RunWorkflow(_)
+            | Kind::Publish(_)
+            | Kind::Listen(_) => {
                 let frame = frame(State::Call);
                 let id = self.add(frame);
                 if let Err(error) = self.start_call(id) {

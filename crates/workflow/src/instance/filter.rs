@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use crate::data::Data;
-use crate::event::{subset, topic_matches};
+use crate::event::{read, subset, topic_matches};
 use crate::expression::{Bounds, Expression, Template};
-use crate::program::{Correlation, DataTest, EventFilter, Pattern};
+use crate::program::{Correlation, DataTest, EventFilter, Pattern, Read};
 
 /// The conditions of a filter. Expressions that need only the event remain; all others are evaluated.
 #[derive(Debug, Clone)]
@@ -74,7 +74,7 @@ impl EventFilter {
     /// True if all of its expressions are native: they do not need jaq, and their length limits their time.
     pub fn is_native(&self) -> bool {
         let condition = match &self.data {
-            Some(DataTest::Condition(condition)) => condition.is_native(),
+            Some(DataTest::Condition(condition) | DataTest::Message(condition)) => condition.is_native(),
             Some(DataTest::Contains(_)) | None => true,
         };
         condition && self.correlate.iter().all(|correlation| correlation.from.is_native())
@@ -89,6 +89,8 @@ impl EventFilter {
             Some(DataTest::Condition(condition)) => {
                 Data::from_json(data).is_ok_and(|data| condition.is_true(&data, &(), 0).unwrap_or(false))
             }
+            Some(DataTest::Message(condition)) => Data::from_json(&read(event, Read::Message))
+                .is_ok_and(|message| condition.is_true(&message, &(), 0).unwrap_or(false)),
         }
     }
 }

@@ -16,7 +16,8 @@ use super::work::Work;
 use crate::data::{Data, Fields};
 use crate::error::{ErrorKind, WorkflowError};
 use crate::event::{read, subset};
-use crate::program::{DataTest, EventFilter, Kind, Listen, Mode, Until};
+use crate::expression::Expression;
+use crate::program::{Consume, DataTest, EventFilter, Kind, Listen, Mode, Read, Until};
 use crate::synthesizer::{Firing, Synthesizer};
 
 /// Maximum number of events that wait for `foreach`.
@@ -30,8 +31,12 @@ fn kept(value: &Value) -> Data {
 }
 
 impl Run<'_> {
-    /// Subscribes to the events of a listen.
-    pub(super) fn begin_listening(&mut self, id: FrameId) -> Result<(), WorkflowError> {
+    /// Subscribes to the events of a listen; `topic` is that of an operation, which the definition does not have.
+    pub(super) fn begin_listening(
+        &mut self,
+        id: FrameId,
+        topic: Option<String>,
+    ) -> Result<(), WorkflowError> {
         let Some((frame, listen)) = self.listen_of(id) else { return Ok(()) };
         let mut filters = Vec::new();
         for filter in wanted(listen) {
@@ -40,6 +45,9 @@ impl Run<'_> {
             for (name, template) in &filter.attributes {
                 resolved.attributes.push((name.clone(), scope.json(template, &frame.input)?));
             }
+            if let Some(topic) = &topic {
+                resolved.attributes.push(("subject".to_owned(), Value::from(topic.as_str())));
+            }
             for (index, correlation) in filter.correlate.iter().enumerate() {
                 if let Some(expect) = &correlation.expect {
                     resolved.expect.push((index as u32, scope.template(expect, &frame.input)?));
@@ -47,6 +55,7 @@ impl Run<'_> {
             }
             filters.push(resolved);
         }
+        let consumes = listen.consume.is_some();
         let (node, correlates) = (frame.node, wanted(listen).any(|filter| !filter.correlate.is_empty()));
         if let Some(rule) = &listen.rule {
             let rule = parse_rule(rule, listen.strategy.filters.len());
@@ -61,7 +70,36 @@ impl Run<'_> {
         if correlates {
             self.note(NoteKind::CorrelationStarted, id, node, &Data::Null);
         }
-        self.listen_again(id)
+        self.listen_again(id)?;
+        if consumes {
+            self.begin_consuming(id)?;
+        }
+        Ok(())
+    }
+
+    /// Begins the time of a subscription, or ends it if it wants no message.
+    fn begin_consuming(&mut self, id: FrameId) -> Result<(), WorkflowError> {
+        let Some((frame, Listen { consume: Some(consume), .. })) = self.listen_of(id) else {
+            return Ok(());
+        };
+        let duration = consume.duration.as_ref();
+        let ms =
+            duration.map(|duration| self.duration(duration, frame.parent, &frame.input)).transpose()?;
+        let due_ms = ms.map(|ms| self.environment.now_ms.saturating_add(ms));
+        if let Some(frame) = self.frame_mut(id) {
+            frame.due_ms = due_ms;
+        }
+        self.check_end(id);
+        self.go_on(id);
+        Ok(())
+    }
+
+    /// The time of a subscription is over: it has the messages that it has got.
+    pub(super) fn consumed(&mut self, id: FrameId) {
+        if let Some(listening) = self.listening(id) {
+            listening.ending = true;
+        }
+        self.go_on(id);
     }
 
     /// Notes the correlated values of a listen that has ended.
@@ -194,6 +232,9 @@ impl Run<'_> {
             Some(DataTest::Contains(wanted)) => subset(wanted, json.get("data").unwrap_or(&Value::Null)),
             // A condition that fails on the data does not match.
             Some(DataTest::Condition(condition)) => scope.is_true(condition, &data).unwrap_or(false),
+            Some(DataTest::Message(condition)) => {
+                scope.is_true(condition, &kept(&read(json, Read::Message))).unwrap_or(false)
+            }
         };
         if !fits {
             return Ok(false);
@@ -268,6 +309,10 @@ impl Run<'_> {
         let State::Listen(listening) = &frame.state else { return };
         let strategy = &listen.strategy;
         let ends = match (&strategy.until, strategy.mode) {
+            _ if listen.consume.is_some() => match self.has_consumed(frame, listen, listening) {
+                Ok(ends) => ends,
+                Err(error) => return self.fail_listen(id, error),
+            },
             (Some(Until::Condition(condition)), _) => {
                 let scope = self.frame_scope(frame);
                 match scope.is_true(condition, &listening.list()) {
@@ -286,6 +331,23 @@ impl Run<'_> {
             listening.queue.clear();
             listening.ending = true;
         }
+    }
+
+    /// True if a subscription has all messages that it wants.
+    fn has_consumed(
+        &self,
+        frame: &Frame,
+        listen: &Listen,
+        listening: &Listening,
+    ) -> Result<bool, WorkflowError> {
+        let Some(Consume { amount, condition, until, .. }) = &listen.consume else { return Ok(false) };
+        let (scope, messages) = (self.frame_scope(frame), listening.list());
+        let is = |expression: &Option<Expression>, default: bool| match expression {
+            Some(expression) => scope.is_true(expression, &messages),
+            None => Ok(default),
+        };
+        let is_enough = amount.is_some_and(|amount| listening.collected() as u64 >= amount);
+        Ok(is_enough || is(until, false)? || !is(condition, true)?)
     }
 
     /// Begins `foreach` for the next event, or ends the listen.

@@ -31,7 +31,7 @@ mod stored;
 mod timers;
 mod work;
 
-pub use action::{Action, Content, Note, NoteKind, Outgoing};
+pub use action::{Action, Content, DocumentSource, Note, NoteKind, Outgoing};
 pub use authorization::{Credentials, TokenEncoding, TokenEndpoint, TokenRequest};
 pub(crate) use authorization::{unsupported_client, unsupported_grant};
 pub use event::{Cut, Environment, Event, FrameId};

@@ -26,6 +26,13 @@ pub struct RequestParts {
 }
 
 impl RequestParts {
+    /// Sets a form as the body.
+    pub(crate) fn set_form(&mut self, fields: Vec<(String, String)>) {
+        self.body =
+            url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish().into_bytes();
+        self.headers.push(("content-type".to_owned(), "application/x-www-form-urlencoded".to_owned()));
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         let headers: usize = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
         let credentials = self.credentials.as_ref().map_or(0, Credentials::bytes);

@@ -11,7 +11,7 @@ use super::run::Run;
 use super::scope::{rfc3339, text};
 use crate::data::Data;
 use crate::error::{ErrorKind, WorkflowError};
-use crate::program::{Emit, NodeId, Publish};
+use crate::program::{Channel, Emit, NodeId, Publish};
 use crate::weight::weight;
 
 impl Run<'_> {
@@ -64,6 +64,7 @@ impl Run<'_> {
         parent: FrameId,
         id: NodeId,
         publish: &Publish,
+        found_topic: Option<String>,
         raw: &Data,
         input: &Data,
     ) -> Result<(), WorkflowError> {
@@ -77,7 +78,10 @@ impl Run<'_> {
             _ => Vec::new(),
         };
         let payload = scope.json(&publish.payload, input)?;
-        let topic = Some(text(scope.json(&publish.topic, input)?));
+        let topic = match (found_topic, &publish.channel) {
+            (None, Channel::Topic(topic)) => Some(text(scope.json(topic, input)?)),
+            (topic, _) => topic,
+        };
         let content_bytes = weight(&payload);
         let content = Content::Payload(payload);
         let (qos, retain) = (publish.qos, publish.retain);

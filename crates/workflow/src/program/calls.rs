@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::compile::Compiler;
 use super::tasks::{escape, settled};
-use super::{Block, Call, FunctionCall, Http, HttpOutput, Kind, Publish, RunScript, RunWorkflow};
+use super::{Block, Call, FunctionCall, Http, HttpOutput, Kind, RunScript, RunWorkflow};
 use crate::document::{Key, Located};
 
 /// The version of `run: workflow` that is not a number.
@@ -16,18 +16,22 @@ const NO_CATALOG: &str = "nothing is fetched from a catalog: write the function 
 const MAX_SCRIPT_BYTES: usize = 256 << 10;
 
 impl Compiler {
-    pub(super) fn call(&mut self, value: &Located, task: &Located, depth: usize) -> Option<Kind> {
+    pub(super) fn call(
+        &mut self,
+        value: &Located,
+        task: &Located,
+        path: &str,
+        depth: usize,
+    ) -> Option<Kind> {
         let name = self.reader.text(value, "`call`")?;
         let with = task.get("with");
         let unsupported =
             |what: &str, instead: &str| (format!("`call: {what}` is not supported"), instead.to_owned());
         let (message, help) = match name.as_str() {
             "http" => return self.http(value, with).map(Kind::Http),
-            "asyncapi" => return self.asyncapi(value, with).map(Kind::Publish),
+            "asyncapi" => return self.asyncapi(value, with, path, depth),
+            "openapi" => return self.openapi(value, with).map(Kind::OpenApi),
             "grpc" => unsupported("grpc", "call a function that speaks gRPC, or `call: http`"),
-            "openapi" => {
-                unsupported("openapi", "use `call: http` with the operation's method and endpoint")
-            }
             "a2a" | "mcp" => unsupported(&name, "call a function that speaks it"),
             _ => match self.uses.functions.get(&name).cloned() {
                 Some(function) => {
@@ -109,15 +113,7 @@ impl Compiler {
                 self.reader.problems.add(uri.place, "the endpoint is not an http or https URL");
             }
         }
-        let output = match with.get("output").map(|output| (output, output.text())) {
-            None | Some((_, Some("content"))) => HttpOutput::Content,
-            Some((_, Some("raw"))) => HttpOutput::Raw,
-            Some((_, Some("response"))) => HttpOutput::Response,
-            Some((output, _)) => {
-                self.reader.problems.add(output.place, "`output` is raw, content or response");
-                return None;
-            }
-        };
+        let output = self.http_output(with)?;
         let mut part =
             |key: &str| with.get(key).map(|value| self.reader.template(value, &format!("`{key}`")));
         let (headers, query, body) = (part("headers"), part("query"), part("body"));
@@ -133,59 +129,17 @@ impl Compiler {
         })
     }
 
-    /// Compiles `call: asyncapi`, which publishes a message to the broker of this node. The AsyncAPI document is not fetched:
-    /// `channel` is the topic.
-    fn asyncapi(&mut self, value: &Located, with: Option<&Located>) -> Option<Publish> {
-        let Some(with) = with else {
-            self.reader.problems.add(value.place, "`call: asyncapi` needs `with: {channel, message}`");
-            return None;
-        };
-        let known = [
-            "document",
-            "channel",
-            "operation",
-            "server",
-            "protocol",
-            "message",
-            "subscription",
-            "authentication",
-        ];
-        self.reader.check_keys(with, "`with`", &known);
-        for (key, instead) in [
-            ("subscription", "use a `listen` task with `type: mqtt.publish` and the topic as `subject`"),
-            ("operation", "name the topic as `channel`"),
-            ("server", "the server is the broker of this node"),
-            ("authentication", "the server is the broker of this node"),
-        ] {
-            if let Some(found) = with.get(key) {
-                let message = format!("`{key}` of an asyncapi call is not supported");
-                self.reader.problems.add_with_help(found.place, message, instead);
+    /// `output` of a call over HTTP.
+    pub(super) fn http_output(&mut self, with: &Located) -> Option<HttpOutput> {
+        match with.get("output").map(|output| (output, output.text())) {
+            None | Some((_, Some("content"))) => Some(HttpOutput::Content),
+            Some((_, Some("raw"))) => Some(HttpOutput::Raw),
+            Some((_, Some("response"))) => Some(HttpOutput::Response),
+            Some((output, _)) => {
+                self.reader.problems.add(output.place, "`output` is raw, content or response");
+                None
             }
         }
-        if let Some(document) = with.get("document") {
-            let message = "the AsyncAPI document is not fetched; `channel` is taken as the topic on this node's broker";
-            self.warnings.add(document.place, message);
-        }
-        if let Some(protocol) = with.get("protocol")
-            && !matches!(protocol.text(), Some("mqtt" | "mqtt5"))
-        {
-            self.reader.problems.add(protocol.place, "of the protocols only mqtt and mqtt5 are supported");
-        }
-        let channel = self.reader.required(with, "channel", "`with`")?;
-        let topic = self.reader.template(channel, "`channel`")?;
-        let message = self.reader.required(with, "message", "`with`")?;
-        self.reader.check_keys(message, "`message`", &["payload", "headers", "qos", "retain"]);
-        let payload = self.reader.required(message, "payload", "`message`")?;
-        let payload = self.reader.template(payload, "`payload`");
-        let headers = message.get("headers").map(|headers| self.reader.template(headers, "`headers`"));
-        let qos = message.get("qos").map(|qos| self.reader.number(qos, "`qos`", 0, 2));
-        Some(Publish {
-            topic,
-            payload: payload?,
-            headers: settled(headers)?,
-            qos: settled(qos)?.unwrap_or(1) as u8,
-            retain: self.reader.boolean(message.get("retain"), "`retain`", false),
-        })
     }
 
     pub(super) fn run(&mut self, value: &Located) -> Option<Kind> {

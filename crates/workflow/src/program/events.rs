@@ -51,10 +51,11 @@ impl Compiler {
         let foreach = task.get("foreach").map(|foreach| self.foreach(foreach, path, depth));
         let rule = task.get("metadata").and_then(|metadata| metadata.get("events"));
         let rule = rule.map(|rule| self.rule(rule, &strategy));
-        Some(Listen { strategy, read, foreach: settled(foreach)?, rule: settled(rule)? })
+        let (foreach, rule) = (settled(foreach)?, settled(rule)?);
+        Some(Listen { strategy, read, foreach, rule, consume: None, operation: None })
     }
 
-    fn foreach(&mut self, value: &Located, path: &str, depth: usize) -> Option<Foreach> {
+    pub(super) fn foreach(&mut self, value: &Located, path: &str, depth: usize) -> Option<Foreach> {
         let value = self.reader.object(value, "`foreach`")?;
         self.reader.check_keys(value, "`foreach`", &["item", "at", "do", "output", "export"]);
         let item = self.reader.variable(value.get("item"), "`item`", "item");

@@ -1,8 +1,10 @@
 //! A compiled definition: every name is resolved and every expression is parsed before it runs.
 
+mod asyncapi;
 mod calls;
 mod compile;
 mod events;
+mod openapi;
 mod pattern;
 mod reader;
 mod tasks;
@@ -12,6 +14,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::api_document::AsyncOperation;
 use crate::data::Data;
 use crate::error::{ErrorKind, WorkflowError};
 use crate::expression::{Expression, Template};
@@ -123,7 +126,7 @@ impl Program {
     pub fn constant_topics(&self) -> impl Iterator<Item = (&Node, &str)> {
         self.nodes.iter().filter_map(|node| {
             let topic = match &node.kind {
-                Kind::Publish(publish) => Some(&publish.topic),
+                Kind::Publish(Publish { channel: Channel::Topic(topic), .. }) => Some(topic),
                 Kind::Emit(emit) => emit.topic.as_ref(),
                 _ => None,
             };
@@ -251,6 +254,8 @@ pub enum Kind {
     Function(FunctionCall),
     /// `call: http`.
     Http(Http),
+    /// `call: openapi`.
+    OpenApi(OpenApi),
     /// `call: asyncapi` that sends.
     Publish(Publish),
     /// `run: workflow`.
@@ -264,6 +269,7 @@ impl Kind {
     pub fn authentication(&self) -> Option<&Authentication> {
         match self {
             Self::Http(http) => http.authentication.as_ref(),
+            Self::OpenApi(call) => call.authentication.as_ref(),
             _ => None,
         }
     }
@@ -280,8 +286,11 @@ impl Kind {
             Self::Set(_) => "set",
             Self::Raise(_) => "raise",
             Self::Emit(_) => "emit",
+            Self::Listen(Listen { consume: Some(_), .. }) => "call",
             Self::Listen(_) => "listen",
-            Self::Call(_) | Self::Function(_) | Self::Http(_) | Self::Publish(_) => "call",
+            Self::Call(_) | Self::Function(_) | Self::Http(_) | Self::OpenApi(_) | Self::Publish(_) => {
+                "call"
+            }
             Self::RunWorkflow(_) | Self::RunScript(_) => "run",
         }
     }
@@ -398,6 +407,10 @@ pub struct Listen {
     pub foreach: Option<Foreach>,
     /// `metadata.events`: a condition over many events, for [`crate::synthesizer`].
     pub rule: Option<Value>,
+    /// The end of a subscription of `call: asyncapi`; `None` for a `listen`.
+    pub consume: Option<Consume>,
+    /// The operation of such a subscription, whose channel is looked up when the task begins.
+    pub operation: Option<(Resource, AsyncOperation)>,
 }
 
 /// The tasks for each event of a listen.
@@ -459,6 +472,8 @@ pub enum Read {
     Envelope,
     /// Its data without conversion, independent of its type.
     Raw,
+    /// Its data, headers and correlation id, as a message of AsyncAPI.
+    Message,
 }
 
 /// The conditions that an event must meet.
@@ -481,6 +496,8 @@ pub enum DataTest {
     Condition(Expression),
     /// The data contains at least this value.
     Contains(Value),
+    /// True with the event as a message of AsyncAPI as `.`.
+    Message(Expression),
 }
 
 /// A part of an event that selects the instance to which the event belongs.
@@ -535,6 +552,63 @@ pub struct Http {
     pub redirect: bool,
 }
 
+/// A call of an operation that an OpenAPI document describes.
+#[derive(Debug)]
+pub struct OpenApi {
+    /// The document.
+    pub document: Resource,
+    /// The id of the operation.
+    pub operation: String,
+    /// The arguments, an object by name.
+    pub parameters: Option<Template>,
+    /// The authentication, if any.
+    pub authentication: Option<Authentication>,
+    /// The part of the response that the task uses.
+    pub output: HttpOutput,
+    /// True if redirects are no errors.
+    pub redirect: bool,
+}
+
+/// A document outside of the definition.
+#[derive(Debug)]
+pub struct Resource {
+    /// Its place.
+    pub place: ResourcePlace,
+    /// The authentication of the request for it, if any.
+    pub authentication: Option<Authentication>,
+}
+
+/// The place of a document.
+#[derive(Debug)]
+pub enum ResourcePlace {
+    /// A file of the app: a path relative to its folder.
+    File(String),
+    /// A URL.
+    Url(Template),
+}
+
+/// The topic of a call of AsyncAPI.
+#[derive(Debug)]
+pub enum Channel {
+    /// The topic itself.
+    Topic(Template),
+    /// The channel of an operation in a document.
+    Operation(Resource, AsyncOperation),
+}
+
+/// The end of a subscription. Without any of them it does not end.
+#[derive(Debug, Default)]
+pub struct Consume {
+    /// The number of messages.
+    pub amount: Option<u64>,
+    /// The time from its start.
+    pub duration: Option<DurationSpec>,
+    /// It goes on while this is true for the list of messages so far.
+    pub condition: Option<Expression>,
+    /// It ends when this is true for the list of messages so far.
+    pub until: Option<Expression>,
+}
+
 /// The authentication of a request.
 #[derive(Debug)]
 pub struct Authentication {
@@ -572,7 +646,7 @@ pub enum HttpOutput {
 #[derive(Debug)]
 pub struct Publish {
     /// The topic.
-    pub topic: Template,
+    pub channel: Channel,
     /// The payload: JSON, or a string without quotes.
     pub payload: Template,
     /// User properties.

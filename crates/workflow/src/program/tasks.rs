@@ -255,7 +255,7 @@ impl Compiler {
             "raise" => self.raise(value).map(Kind::Raise),
             "emit" => self.emit(value, metadata).map(Kind::Emit),
             "listen" => self.listen(value, task, path, depth).map(Kind::Listen),
-            "call" => self.call(value, task, depth),
+            "call" => self.call(value, task, path, depth),
             "run" => self.run(value),
             _ => None,
         }

@@ -290,3 +290,127 @@ do: [get: {call: http, with: {method: get, endpoint: {uri: 'http://x', authentic
     host.start();
     assert_eq!(host.fault().short_kind(), "authorization", "the secret is not set");
 }
+
+#[test]
+fn a_call_of_openapi_asks_for_its_document() {
+    let tasks = "
+do:
+  - find:
+      call: openapi
+      with:
+        document: {endpoint: {uri: 'https://pets.example/{version}/api.json'}}
+        operationId: findPets
+        parameters: {status: '${ .status }'}
+        authentication: {bearer: {token: '${ $secrets.api }'}}
+      output: {as: '{first: .[0], scheme: $authorization.scheme}'}
+  - local: {call: openapi, with: {document: {endpoint: 'file://apis/pets.yaml'}, operationId: x}}
+";
+    let mut host = Host::run(tasks, json!({"status": "sold", "version": "v2"}));
+    let Some(Asked::Document { place, parameters, credentials }) = host.asked.values().next() else {
+        panic!()
+    };
+    assert_eq!(
+        (place.as_str(), parameters),
+        ("https://pets.example/v2/api.json", &json!({"status": "sold"}))
+    );
+    assert_eq!(*credentials, Some(Credentials::Known { scheme: "Bearer", parameter: "key".into() }));
+    host.answer("https://pets.example/v2/api.json", Ok(json!([{"id": 1}])));
+    assert_eq!(host.asks(), ["apis/pets.yaml"]);
+    host.answer("apis/pets.yaml", Ok(json!("done")));
+    assert_eq!(host.output(), json!("done"));
+}
+
+#[test]
+fn an_operation_of_asyncapi_sends_to_its_channel() {
+    let tasks = "
+do:
+  - tell:
+      call: asyncapi
+      with:
+        document: {endpoint: apis/lamps.yaml}
+        operation: switch
+        message: {payload: {on: true}, headers: {a: b}}
+  - after: {set: '${ {input: .} }'}
+";
+    let mut host = Host::run(tasks, json!({"room": "kitchen"}));
+    host.answer("apis/lamps.yaml", Ok(json!({"address": "lamps/{room}"})));
+    assert_eq!(host.output(), json!({"input": {"room": "kitchen"}}));
+    assert_eq!(host.published[0].topic.as_deref(), Some("lamps/kitchen"));
+    assert_eq!(host.published[0].headers, [("a".to_owned(), "b".to_owned())]);
+}
+
+/// A plain MQTT message.
+fn message(topic: &str, data: serde_json::Value) -> serde_json::Value {
+    json!({
+        "specversion": "1.0", "id": "1", "source": "/mqtt", "type": "mqtt.publish", "subject": topic, "data": data,
+        "headers": {"from": "me"}, "correlationid": "c1",
+    })
+}
+
+fn subscribes(consume: &str, more: &str) -> String {
+    format!(
+        "do: [hear: {{call: asyncapi, with: {{channel: 'lamps/+', subscription: {{consume: {consume}{more}}}}}}}]"
+    )
+}
+
+#[test]
+fn a_subscription_collects_messages() {
+    let filter = ", filter: '${ .payload.n > 0 and .headers.from == \"me\" and .correlationId == \"c1\" }'";
+    let numbers = |host: &Host| {
+        let output = host.output();
+        output.as_array().unwrap().iter().map(|message| message["payload"]["n"].clone()).collect::<Vec<_>>()
+    };
+    for consume in ["{amount: 2}", "{until: length == 2}", "{while: length < 2}"] {
+        let mut host = Host::run(&subscribes(consume, filter), json!({}));
+        for (topic, n) in [("lamps/a", 1), ("lamps/b", 0), ("others/a", 5), ("lamps/b", 2)] {
+            assert_eq!(host.status(), Status::Waiting, "{consume}");
+            host.send(message(topic, json!({"n": n})));
+        }
+        assert_eq!(numbers(&host), [1, 2], "{consume}");
+        assert!(host.listens.is_empty());
+    }
+    let whole = {
+        let mut host = Host::run(&subscribes("{amount: 1}", ""), json!({}));
+        host.send(message("lamps/a", json!(5)));
+        host.output()
+    };
+    assert_eq!(whole, json!([{"payload": 5, "headers": {"from": "me"}, "correlationId": "c1"}]));
+}
+
+#[test]
+fn a_subscription_ends_after_its_time_with_what_it_has() {
+    let mut host = Host::run(&subscribes("{amount: 5, for: {seconds: 10}}", ""), json!({}));
+    host.send(message("lamps/a", json!({"n": 1})));
+    host.until(9_999);
+    assert_eq!(host.status(), Status::Waiting);
+    host.until(10_000);
+    assert_eq!(host.output().as_array().unwrap().len(), 1);
+    let host = Host::run(&subscribes("{while: 'false'}", ""), json!({}));
+    assert_eq!(host.output(), json!([]));
+}
+
+#[test]
+fn a_subscription_works_on_each_message_and_finds_its_channel() {
+    let tasks = "
+do:
+  - hear:
+      call: asyncapi
+      with:
+        document: {endpoint: apis/lamps.yaml}
+        operation: switched
+        subscription:
+          consume: {amount: 2}
+          foreach:
+            item: message
+            do: [work: {call: work, with: '${ $message.payload }'}]
+";
+    let mut host = Host::run(tasks, json!({}));
+    host.answer("apis/lamps.yaml", Ok(json!({"address": "lamps/all"})));
+    host.send(message("lamps/all", json!(1)));
+    host.send(message("lamps/all", json!(2)));
+    for n in [1, 2] {
+        assert_eq!(host.asked.values().next().unwrap().body(), json!(n));
+        host.answer("work", Ok(json!(n * 10)));
+    }
+    assert_eq!(host.output(), json!([10, 20]));
+}
