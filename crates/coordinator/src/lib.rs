@@ -34,6 +34,7 @@ mod place;
 mod requests;
 mod root_budget;
 mod roots_elsewhere;
+mod rule_log;
 mod run_state;
 mod schedule;
 mod script;

@@ -108,7 +108,7 @@ fn flow(name: &str, version: &str, rest: &str) -> String {
 }
 
 async fn run(node: &TestNode, name: &str, input: Value) -> (u16, Value) {
-    let reply = in_time(node.post(&format!("/workflows/{name}"), &input.to_string())).await;
+    let reply = in_time(node.post(&format!("/workflows/{name}"), input.to_string())).await;
     (reply.status().as_u16(), body_of(&reply))
 }
 

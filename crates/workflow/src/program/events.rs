@@ -36,7 +36,8 @@ impl Compiler {
         depth: usize,
     ) -> Option<Listen> {
         let value = self.reader.object(value, "`listen`")?;
-        self.reader.check_keys(value, "`listen`", &["to", "read"]);
+        // Some examples of the specification have `output` here: see `data`.
+        self.reader.check_keys(value, "`listen`", &["to", "read", "output"]);
         let to = self.reader.required(value, "to", "`listen`")?;
         let strategy = self.strategy(to, false)?;
         let read = match value.get("read").map(|read| (read, read.text())) {

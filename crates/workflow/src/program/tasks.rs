@@ -200,7 +200,8 @@ impl Compiler {
             data.from =
                 input.get("from").and_then(|from| self.reader.expression_or_template(from, "`input.from`"));
         }
-        if let Some(output) = task.get("output") {
+        let in_listen = || task.get("listen").and_then(|listen| listen.get("output"));
+        if let Some(output) = task.get("output").or_else(in_listen) {
             self.reader.check_keys(output, "`output`", &["schema", "as"]);
             data.output_schema = output.get("schema").and_then(|schema| self.reader.schema(schema));
             data.output =

@@ -4,6 +4,7 @@ mod any;
 mod any_document;
 mod flowcharts;
 mod refused;
+mod specification;
 
 use proptest::prelude::*;
 

@@ -3,7 +3,7 @@
 use edgefaas_workflow::{compile, compile_for_deploy};
 
 /// The line in front of each definition.
-const HEAD: &str = "document: {dsl: '1.0.0', namespace: test, name: test, version: '1.0.0'}";
+pub const HEAD: &str = "document: {dsl: '1.0.0', namespace: test, name: test, version: '1.0.0'}";
 
 /// Definitions, each with its problems below it as they are told.
 const CASES: &str = include_str!("refused.txt");
