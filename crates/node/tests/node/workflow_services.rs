@@ -347,7 +347,7 @@ async fn patterns_and_conditions_on_data_start_workflows() {
     let mut node = TestNode::start().await;
     let starts = |name: &str, filter: &str| {
         let tasks = format!(
-            "schedule: {{ on: {{ one: {{ with: {filter} }} }} }}\ndo:\n  - a: {{ call: asyncapi, with: {{ channel: started/{name}, message: {{ payload: '${{ .[0].data }}' }} }} }}\n"
+            "schedule: {{ on: {{ one: {{ with: {filter} }} }} }}\ndo:\n  - a: {{ call: asyncapi, with: {{ channel: started/{name}, message: {{ payload: '${{ {{ got: .[0].data }} }}' }} }} }}\n"
         );
         flow(name, "1.0.0", &tasks)
     };

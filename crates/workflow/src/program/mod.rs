@@ -589,6 +589,7 @@ pub enum ResourcePlace {
 
 /// The topic of a call of AsyncAPI.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one for each task of a definition")]
 pub enum Channel {
     /// The topic itself.
     Topic(Template),
