@@ -159,12 +159,16 @@ impl Compiler {
             }
             if let Some(text) = attribute.text().filter(|text| is_pattern(&key.text, text)) {
                 match Pattern::parse(text) {
-                    Ok(pattern) => patterns.push((key.text.clone(), pattern)),
+                    Ok(pattern) => {
+                        patterns.push((key.text.clone(), pattern));
+                        continue;
+                    }
+                    // In a stored definition of an earlier version it is the value itself.
                     Err(error) => {
-                        self.reader.problems.add(attribute.place, format!("`{}`: {error}", key.text))
+                        let message = format!("`{}`: {error}", key.text);
+                        self.reader.deploy_problems.add(attribute.place, message);
                     }
                 }
-                continue;
             }
             let template = self.reader.template(attribute, &format!("`{}`", key.text))?;
             if key.text == "subject"

@@ -48,9 +48,9 @@ impl Pattern {
         })
     }
 
-    /// True if the whole text matches.
+    /// True if the whole text matches, or is the pattern itself: a URL with `?` is also the name of what it names.
     pub fn matches(&self, text: &str) -> bool {
-        self.0.is_match(text)
+        text == self.text() || self.0.is_match(text)
     }
 
     /// The regular expression.
@@ -70,6 +70,8 @@ mod tests {
         assert!(pattern.matches("com.example.order.placed"));
         assert!(!pattern.matches("com.example.orders.placed"));
         assert!(!pattern.matches("x.com.example.item.sold"));
+        let url = "https://example.com/s?room=1";
+        assert!(Pattern::is_meant(url) && Pattern::parse(url).unwrap().matches(url));
         assert_eq!(pattern.text(), r"com\.example\.(order|item)\..*");
         assert!(matches!(Pattern::parse("a("), Err(PatternError::Syntax { .. })));
         assert!(matches!(Pattern::parse("(a{1,1000}){1,1000}"), Err(PatternError::TooLarge { .. })));
