@@ -70,7 +70,6 @@ impl Compiler {
         if let Some(channel) = with.get("channel") {
             let topic = self.reader.template(channel, "`channel`")?;
             if let Some(document) = with.get("document") {
-                self.resource(document)?;
                 let message = "the AsyncAPI document is not fetched; `channel` is taken as the topic on this node's broker";
                 self.warnings.add(document.place, message);
             }
