@@ -9,6 +9,7 @@ use edgefaas_api::control as proto;
 use edgefaas_isolates::{AppFileError, AppFolder, Machine, js};
 use edgefaas_manifest::{Function, MAX_ASSETS, Manifest, Permission, SourceKind};
 use edgefaas_platform::this_program;
+use edgefaas_workflow::api_document::ApiDocument;
 use prost::Message;
 
 use crate::args;
@@ -105,7 +106,7 @@ impl App {
     fn single_workflow(path: &Path, allow: &[Permission]) -> anyhow::Result<Self> {
         let app = edgefaas_manifest::single_file_name(path)?;
         let text = read_workflow(path, &AppFolder::open(&parent(path)).map_err(refused)?)?;
-        let compiled = edgefaas_workflow::compile(&text, &path.display().to_string())?;
+        let compiled = edgefaas_workflow::compile_for_deploy(&text, &path.display().to_string())?;
         let file = path.file_name().unwrap_or_default().to_string_lossy();
         let text = edgefaas_manifest::single_workflow(&app, &compiled.program.name, &file, allow);
         let manifest = Manifest::parse(&text, &format!("the manifest made for {}", path.display()))?;
@@ -117,7 +118,11 @@ impl App {
         let (folder, mut workflows) = (self.files()?, Vec::new());
         for (file, path) in self.named_files("workflows", &self.manifest.workflows.files)? {
             let text = read_workflow(&path, &folder)?;
-            edgefaas_workflow::compile(&text, &path.display().to_string())?;
+            let shown = path.display().to_string();
+            match ApiDocument::is_one(&text) {
+                true => drop(ApiDocument::read(&text).with_context(|| shown)?),
+                false => drop(edgefaas_workflow::compile_for_deploy(&text, &shown)?),
+            }
             workflows.push(proto::WorkflowFile { file, text });
         }
         Ok(workflows)

@@ -8,10 +8,10 @@ use bytes::Bytes;
 use edgefaas_broker::QoS;
 use edgefaas_functions::invocation::{Invocation, InvocationError, Lineage, Outcome, Principal};
 use edgefaas_functions::invoker::{Attempt, Effects};
-use edgefaas_functions::registry::{Interest, Waiter};
+use edgefaas_functions::registry::{Interest, LiveWorkflow, Waiter};
 use edgefaas_isolates::{Event as FunctionEvent, Reply, RunError, Trigger, WorkflowStep};
 use edgefaas_workflow::instance::{Action, FrameId};
-use edgefaas_workflow::program::{Kind, NodeId};
+use edgefaas_workflow::program::{Kind, NodeId, RunWorkflow};
 use edgefaas_workflow::{ErrorKind, Event, WorkflowError, weight};
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -86,16 +86,20 @@ impl Coordinator {
                     self.spawn_advance(running.clone(), Queued::now(Event::Continue));
                     continue;
                 }
-                Action::Workflow { wait: false, name, input, frame, .. } => {
-                    if let Err(error) = self.run_child(running, frame, &name, input, false) {
+                Action::Workflow { wait: false, name, input, frame, node } => {
+                    let child = run_of(running, node).and_then(|run| self.child_workflow(run));
+                    let run = child.and_then(|child| self.run_child(running, frame, child, input, false));
+                    if let Err(error) = run {
                         let (workflow, id) = (&running.workflow.name, running.id.to_string());
                         let text = format!("`{name}` is not run: {error}");
                         self.logs.add(workflow, &id, edgefaas_isolates::LogLevel::Error, text);
                     }
                     continue;
                 }
-                Action::Workflow { wait: true, name, input, frame, .. } => {
-                    if let Err(error) = self.run_child(running, frame, &name, input, true) {
+                Action::Workflow { wait: true, input, frame, node, .. } => {
+                    let child = run_of(running, node).and_then(|run| self.child_workflow(run));
+                    let run = child.and_then(|child| self.run_child(running, frame, child, input, true));
+                    if let Err(error) = run {
                         let event = Event::Ended { frame, result: Err(error) };
                         self.spawn_advance(running.clone(), Queued::now(event));
                     }
@@ -104,8 +108,10 @@ impl Coordinator {
                 Action::Call { frame, ref function, ref body, .. } => {
                     let routes = self.registry.routes();
                     // A workflow can be called like a function.
-                    if routes.function(function).is_none() && routes.workflow(function).is_some() {
-                        if let Err(error) = self.run_child(running, frame, function, body.clone(), true) {
+                    if routes.function(function).is_none()
+                        && let Some(child) = routes.workflow(function).cloned()
+                    {
+                        if let Err(error) = self.run_child(running, frame, child, body.clone(), true) {
                             let event = Event::Ended { frame, result: Err(error) };
                             self.spawn_advance(running.clone(), Queued::now(event));
                         }
@@ -114,7 +120,9 @@ impl Coordinator {
                     drop(routes);
                     self.open_call(running, frame, action)
                 }
-                Action::Request { frame, .. } => self.open_call(running, frame, action),
+                Action::Request { frame, .. } | Action::Document { frame, .. } => {
+                    self.open_call(running, frame, action)
+                }
                 Action::Script { frame, wait, .. } => {
                     let pending = self.open_call(running, frame, action);
                     if !wait {
@@ -202,6 +210,10 @@ impl Coordinator {
                     matches!(&running.workflow.program.node(node).kind, Kind::Http(http) if http.redirect);
                 (self.request_step(running, *request, output, redirect).await, None)
             }
+            Action::Document { node, document, parameters, credentials, .. } => {
+                let credentials = credentials.map(|credentials| *credentials);
+                (self.document_step(running, node, *document, &parameters, credentials).await, None)
+            }
             Action::Script { node, code, input, .. } => {
                 let path = &running.workflow.program.node(node).path;
                 (self.script_step(running, path, &code, &input).await, None)
@@ -212,8 +224,10 @@ impl Coordinator {
 
     /// The error of a call whose secret is gone: a call that starts again after a restart was built without it.
     fn missing_secret(&self, running: &Running, action: &Action) -> Option<WorkflowError> {
-        let (Action::Call { node, .. } | Action::Request { node, .. } | Action::Script { node, .. }) =
-            action
+        let (Action::Call { node, .. }
+        | Action::Request { node, .. }
+        | Action::Document { node, .. }
+        | Action::Script { node, .. }) = action
         else {
             return None;
         };
@@ -307,21 +321,25 @@ impl Coordinator {
         }
     }
 
+    /// The workflow that a task runs.
+    fn child_workflow(&self, run: &RunWorkflow) -> Result<Arc<LiveWorkflow>, WorkflowError> {
+        let routes = self.registry.routes();
+        let found = routes.workflow_version(run).cloned();
+        found.map_err(|error| {
+            WorkflowError::new(ErrorKind::Configuration, error.to_string()).with_status(404)
+        })
+    }
+
     /// Runs a child workflow.
     fn run_child(
         self: &Arc<Self>,
         running: &Arc<Running>,
         frame: FrameId,
-        name: &str,
+        workflow: Arc<LiveWorkflow>,
         input: Arc<Value>,
         wait: bool,
     ) -> Result<(), WorkflowError> {
-        let routes = self.registry.routes();
-        let Some(workflow) = routes.workflow(name).cloned() else {
-            let detail = format!("there is no workflow `{name}`");
-            return Err(WorkflowError::new(ErrorKind::Configuration, detail).with_status(404));
-        };
-        drop(routes);
+        let name = &workflow.program.name;
         if !running.workflow.may_call(name, &workflow.app) {
             let detail =
                 format!("workflow `{}` may not run `{name}` of another app", running.workflow.name);
@@ -357,6 +375,14 @@ impl Coordinator {
         }
         self.spawn_advance(child, Queued::now(Event::Start));
         Ok(())
+    }
+}
+
+/// The run of a task that runs a workflow.
+fn run_of(running: &Running, node: NodeId) -> Result<&RunWorkflow, WorkflowError> {
+    match &running.workflow.program.node(node).kind {
+        Kind::RunWorkflow(run) => Ok(run),
+        _ => Err(WorkflowError::new(ErrorKind::Configuration, "the task runs no workflow")),
     }
 }
 

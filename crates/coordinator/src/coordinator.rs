@@ -25,6 +25,7 @@ use tokio::sync::Notify;
 use ulid::Ulid;
 
 use super::compute;
+use super::documents::FetchedDocuments;
 use super::event_queue::Queued;
 use super::instance::Running;
 use super::instance_view::EndedInstances;
@@ -35,6 +36,7 @@ use super::start_lanes::Lanes;
 use super::start_rules::{StartRules, Watched};
 use super::start_turn::StartTurns;
 use super::timers::Timers;
+use super::tokens::Tokens;
 
 /// A workflow with fewer instances may always start a small instance.
 const GUARANTEED_INSTANCES: u64 = 4;
@@ -98,6 +100,8 @@ pub struct Coordinator {
     /// Digests of the definitions on the disk.
     pub(crate) definitions: Mutex<HashSet<[u8; 32]>>,
     pub(crate) script: tokio::sync::OnceCell<edgefaas_isolates::Program>,
+    pub(crate) tokens: Tokens,
+    pub(crate) documents: FetchedDocuments,
     pub(crate) rules: StartRules,
     pub(crate) lanes: Lanes,
     pub(crate) turns: Arc<StartTurns>,
@@ -265,6 +269,8 @@ impl Coordinator {
             durability,
             definitions: Mutex::default(),
             script: tokio::sync::OnceCell::new(),
+            tokens: Tokens::default(),
+            documents: FetchedDocuments::default(),
             rules,
             lanes: Lanes::new(limits.root.bytes),
             turns: Arc::default(),

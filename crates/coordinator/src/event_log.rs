@@ -8,6 +8,7 @@
 //! 'w' ID SNAPSHOT     state after some of the events, which are then deleted
 //! 'd' DIGEST          definition of a workflow
 //! 'q' NUMBER          event that may start a workflow, until its filter is evaluated
+//! 'c', 'z'            what start rules have counted, see [`rule_log`](super::rule_log)
 //! ```
 //!
 //! [`kept_instances`](super::kept_instances) has the records of ended instances. The state of an instance follows from its events ([`Instance::advance`] is a pure function), so only the events are
@@ -465,6 +466,7 @@ impl Coordinator {
         for (running, queued) in back {
             self.resume(&running, queued, &outcomes);
         }
+        self.recover_rules()?;
         self.recover_start_events()
     }
 

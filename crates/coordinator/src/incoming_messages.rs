@@ -7,7 +7,7 @@ use edgefaas_broker::{Message, Origin, Publishing, QoS, RejectReason, Verdict, V
 use edgefaas_functions::durable::{Digest, KeyClaim, digest};
 use edgefaas_functions::registry::{Interest, LiveWorkflow, Routes, Waiter, has_rule};
 use edgefaas_isolates::LogLevel;
-use edgefaas_manifest::InstanceOrder;
+use edgefaas_manifest::Succession;
 use edgefaas_platform::Taken;
 use edgefaas_workflow::event::{is_cloud_event, of_message};
 use edgefaas_workflow::instance::FrameId;
@@ -200,8 +200,9 @@ impl Coordinator {
             let mut start = Start::new(workflow, input, arrival.payload_bytes);
             start.depth = arrival.depth;
             start.trace_parent.clone_from(&arrival.trace_parent);
-            start.place = self.place_of(&start.workflow, &arrival.topic);
-            self.start_by_message(publishing, start);
+            let key = order_key(&start.workflow, &event, &arrival);
+            start.place = self.place_of(&start.workflow, &key);
+            self.start_by_message(publishing, start, &key);
         }
         for (workflow, Interest { source, filter, .. }, room) in lanes {
             let (event, arrival) = (event.clone(), arrival.clone());
@@ -230,10 +231,10 @@ impl Coordinator {
     }
 
     /// Starts an instance for a message. A durable instance is on the disk before the message is acknowledged.
-    fn start_by_message(self: &Arc<Self>, publishing: &mut Publishing<'_>, start: Start) {
+    fn start_by_message(self: &Arc<Self>, publishing: &mut Publishing<'_>, start: Start, key: &Digest) {
         let workflow = start.workflow.clone();
         match self.enter_workflow(start) {
-            Ok(running) => self.begin_with(publishing, running, None),
+            Ok(running) => self.begin_of_key(publishing, running, None, key),
             Err(error) => {
                 workflow.figures.rejected.fetch_add(1, Relaxed);
                 self.figures.rejected.fetch_add(1, Relaxed);
@@ -247,24 +248,35 @@ impl Coordinator {
         }
     }
 
-    /// The place of a start among those of the same topic, if they run one after another.
-    pub(super) fn place_of(&self, workflow: &LiveWorkflow, topic: &Digest) -> Option<Place> {
-        match workflow.order {
-            InstanceOrder::Topic => Some(self.places.place(&workflow.name, topic)),
-            InstanceOrder::Start => None,
+    /// The place of a start among those of the same [key](order_key), if they run one after another.
+    pub(super) fn place_of(&self, workflow: &LiveWorkflow, key: &Digest) -> Option<Place> {
+        match workflow.order.succession {
+            Succession::Run => Some(self.places.place(&workflow.name, key)),
+            Succession::Start => None,
         }
     }
 
-    /// Begins an instance that is registered. `claim` is that of its key, if it has one.
+    /// Begins an instance that a call by topic has registered. `claim` is that of its key, if it has one.
     pub fn begin_with(
         self: &Arc<Self>,
         publishing: &mut Publishing<'_>,
         running: Arc<Running>,
         claim: Option<KeyClaim>,
     ) {
-        // The turn is taken here, in the order of the messages.
         let topic = digest(&[publishing.message().topic().as_str().as_bytes()]);
-        let turn = running.held.is_none().then(|| self.turns.turn(&running.workflow.name, &topic));
+        self.begin_of_key(publishing, running, claim, &topic);
+    }
+
+    /// Begins a registered instance after the earlier ones of the same key.
+    fn begin_of_key(
+        self: &Arc<Self>,
+        publishing: &mut Publishing<'_>,
+        running: Arc<Running>,
+        claim: Option<KeyClaim>,
+        key: &Digest,
+    ) {
+        // The turn is taken here, in the order of the messages.
+        let turn = running.held.is_none().then(|| self.turns.turn(&running.workflow.name, key));
         if !running.is_durable() || publishing.message().qos() == QoS::AtMostOnce {
             return self.begin_in_order(running, Queued::now(Event::Start), turn);
         }
@@ -305,6 +317,18 @@ impl Coordinator {
     }
 }
 
+/// The digest of the key that orders an instance among those of its workflow: the topic, or the value of the expression in
+/// `order_by` for the event. If the expression fails, the value is null.
+pub(super) fn order_key(workflow: &LiveWorkflow, event: &Value, arrival: &Arrival) -> Digest {
+    match &workflow.order.key {
+        None => arrival.topic,
+        Some(expression) => {
+            let key = expression.eval_json(event, arrival.unix_ms).unwrap_or_default();
+            digest(&[b"key", key.to_string().as_bytes()])
+        }
+    }
+}
+
 /// A message as a CloudEvent; true if the message was not a CloudEvent itself.
 fn event_of(message: &Message, unix_ms: u64) -> (Value, bool) {
     let properties = message.properties();
@@ -326,7 +350,19 @@ fn event_of(message: &Message, unix_ms: u64) -> (Value, bool) {
     let time = chrono::DateTime::<chrono::Utc>::from_timestamp_millis(unix_ms as i64).unwrap_or_default();
     let time = time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
     let id = Ulid::generate().to_string();
-    (of_message(&id, "/mqtt", message.topic().as_str(), message.payload(), &time), true)
+    let mut event = of_message(&id, "/mqtt", message.topic().as_str(), message.payload(), &time);
+    if let (Some(properties), Value::Object(event)) = (properties, &mut event) {
+        if !properties.user.is_empty() {
+            let headers =
+                properties.user.iter().map(|(name, value)| (name.to_string(), Value::from(&**value)));
+            event.insert("headers".to_owned(), Value::Object(headers.collect()));
+        }
+        let correlation = properties.correlation_data.as_deref();
+        if let Some(id) = correlation.and_then(|data| std::str::from_utf8(data).ok()) {
+            event.insert("correlationid".to_owned(), Value::from(id));
+        }
+    }
+    (event, true)
 }
 
 fn is_event(message: &Message) -> bool {

@@ -1,4 +1,4 @@
-//! Messages of workflows: events, publishes, answers, lifecycle events and dead letters.
+//! Messages of workflows: events, publishes, answers and dead letters.
 
 use std::sync::Arc;
 
@@ -10,16 +10,12 @@ use edgefaas_functions::dead_letter::DeadLetter;
 use edgefaas_functions::durable::AnswerTo;
 use edgefaas_functions::invocation::InvocationError;
 use edgefaas_functions::problem::Problem;
-use edgefaas_functions::topics::{
-    EMITTED_EVENTS, EVENTS_LEVEL, LIFECYCLE_EVENTS, NODE_LEVEL, functions_may_publish,
-};
+use edgefaas_functions::topics::{EMITTED_EVENTS, functions_may_publish};
 use edgefaas_isolates::Reply;
 use edgefaas_manifest::Permissions;
-use edgefaas_workflow::event::lifecycle;
-use edgefaas_workflow::instance::{Content, Note, NoteKind, Outgoing};
+use edgefaas_workflow::instance::{Content, Outgoing};
 use edgefaas_workflow::{ErrorKind, WorkflowError};
-use serde_json::{Value, json};
-use ulid::Ulid;
+use serde_json::Value;
 
 use super::coordinator::Coordinator;
 use super::instance::Running;
@@ -160,54 +156,6 @@ fn topic_of(outgoing: &Outgoing, permissions: &Permissions) -> Result<TopicName,
 }
 
 impl Coordinator {
-    /// True if a client or a workflow subscribes to the lifecycle events of a workflow.
-    pub(super) fn has_lifecycle_subscriber(&self, workflow: &str) -> bool {
-        let any = [NoteKind::Started, NoteKind::Completed, NoteKind::Faulted];
-        self.broker.has_subscribers_below(NODE_LEVEL, EVENTS_LEVEL)
-            && any.into_iter().any(|kind| {
-                let topic = |what: &str| format!("{LIFECYCLE_EVENTS}{workflow}/{what}/{}", kind.word());
-                self.broker.has_subscribers(&topic("workflow"))
-                    || self.broker.has_subscribers(&topic("task"))
-            })
-    }
-
-    /// Publishes a lifecycle event of a workflow or task, if it has a subscriber.
-    pub(super) fn publish_lifecycle(&self, running: &Running, note: &Note) {
-        let name = &running.workflow.name;
-        let what = if note.node.is_some() { "task" } else { "workflow" };
-        let topic = format!("{LIFECYCLE_EVENTS}{name}/{what}/{}", note.kind.word());
-        if !self.broker.has_subscribers(&topic) {
-            return;
-        }
-        let program = &running.workflow.program;
-        let mut data = json!({
-            "name": format!("{}.{}", program.name, program.namespace),
-            "workflow": {"namespace": program.namespace, "name": program.name, "version": program.version},
-            "instance": running.id.to_string(),
-        });
-        if let Some(node) = note.node {
-            data["task"] = Value::from(program.node(node).path.as_str());
-        }
-        let part = match note.kind {
-            NoteKind::Started => "input",
-            NoteKind::Completed => "output",
-            NoteKind::Faulted | NoteKind::Retried => "error",
-            NoteKind::Skipped | NoteKind::Cancelled => "data",
-        };
-        data[part] = note.value.to_json();
-        let text = self.secrets.mask(&running.workflow.app, &program.secrets, data.to_string());
-        let data = serde_json::from_str(&text).unwrap_or_default();
-        let time = chrono::DateTime::<chrono::Utc>::from_timestamp_millis(self.clock.now_unix_ms() as i64)
-            .unwrap_or_default()
-            .to_rfc3339_opts(chrono::SecondsFormat::Millis, true);
-        let kind = format!("{what}.{}", note.kind.word());
-        let event = lifecycle(&Ulid::generate().to_string(), &kind, name, &time, data);
-        let Ok(topic) = TopicName::new(topic) else { return };
-        let properties = Properties { content_type: Some(CLOUD_EVENT.into()), ..Properties::default() };
-        let message = Message::new(topic, Bytes::from(event.to_string())).with_properties(properties);
-        self.publisher.publish(name, running.depth.saturating_add(1), message);
-    }
-
     /// Publishes the answer to an MQTT caller. Without a caller or another receiver of the result, a failure becomes a
     /// dead letter.
     pub(super) fn answer_workflow(

@@ -1,4 +1,4 @@
-//! Places of instances that run one after another: `order_by = "topic"`.
+//! Places of instances that run one after another: `order_by`.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,10 +8,10 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;
 
-/// The place of an instance among those of the same workflow and topic.
+/// The place of an instance among those of the same workflow and key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Place {
-    /// Digest of the workflow and the topic.
+    /// Digest of the workflow and the key.
     key: Digest,
     /// Its number in the order of the messages.
     pub(crate) number: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Places<T> {
     next_number: AtomicU64,
 }
 
-/// Instances of one workflow and topic.
+/// Instances of one workflow and key.
 struct Queue<T> {
     active: Ulid,
     waiting: VecDeque<(Ulid, T)>,
@@ -57,7 +57,7 @@ impl<T> Default for Places<T> {
 }
 
 impl<T> Places<T> {
-    /// The next place of a workflow and a topic.
+    /// The next place of a workflow and a key.
     pub fn place(&self, workflow: &str, topic: &Digest) -> Place {
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         Place { key: digest(&[workflow.as_bytes(), topic]), number }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use edgefaas_broker::topic::TopicFilter;
+use edgefaas_broker::{Change, Space};
 use edgefaas_functions::registry::{Firing as Fires, LiveWorkflow, Occurrence, has_rule};
 use edgefaas_manifest::next_after;
 use edgefaas_workflow::Event;
@@ -15,8 +16,9 @@ use ulid::Ulid;
 
 use super::coordinator::Coordinator;
 use super::event_queue::Queued;
-use super::instance::Start;
-use super::start_rules::{OverShare, Watched, input_of_firing};
+use super::instance::{Running, Start};
+use super::rule_log;
+use super::start_rules::{OverShare, StartRule, Watched, input_of_firing};
 
 /// Maximum interval between two reads of the wall clock.
 const RECHECK: Duration = Duration::from_secs(30);
@@ -214,26 +216,77 @@ impl Planned {
 impl Coordinator {
     /// Starts an instance without a waiter.
     pub(super) fn start_alone(self: &Arc<Self>, start: Start) {
+        if let Some(running) = self.enter_alone(start) {
+            self.spawn_advance(running, Queued::now(Event::Start));
+        }
+    }
+
+    /// Registers an instance without a waiter; a refusal is logged.
+    fn enter_alone(self: &Arc<Self>, start: Start) -> Option<Arc<Running>> {
         let workflow = start.workflow.clone();
         match self.enter_workflow(start) {
-            Ok(running) => self.spawn_advance(running, Queued::now(Event::Start)),
+            Ok(running) => Some(running),
             Err(error) => {
                 workflow.figures.rejected.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 let text = format!("not started: {error}");
                 self.logs.add(&workflow.name, "", edgefaas_isolates::LogLevel::Warn, text);
                 self.after_end(&workflow.name);
+                None
             }
         }
     }
 
     fn rules_tick(self: &Arc<Self>) {
-        let ticked = self.rules.tick(self.time.now_ms());
-        let mut fired = Vec::new();
-        for (name, counted) in ticked {
+        let (now_ms, share_bytes) = (self.time.now_ms(), self.rules.share_bytes());
+        let routes = self.registry.routes();
+        for (name, rule) in self.rules.all() {
+            let durable = routes.workflow(&name).filter(|workflow| workflow.program.durable);
+            // An event of a durable workflow is being recorded: it has fired all that was due, or notifies this task.
+            let turn = durable.map(|_| rule.turn.try_lock());
+            if matches!(turn, Some(Err(_))) {
+                continue;
+            }
+            let counted = rule.tick(now_ms, share_bytes);
             self.log_exceeded(&name, counted.exceeds);
-            fired.extend(counted.firings.into_iter().map(|firing| (name.clone(), firing)));
+            match durable {
+                Some(workflow) => self.start_recorded(workflow, &rule, now_ms, counted.firings),
+                None => self.start_fired(
+                    counted.firings.into_iter().map(|firing| (name.clone(), firing)).collect(),
+                ),
+            }
         }
-        self.start_fired(fired);
+    }
+
+    /// Starts the instances of a durable workflow whose rule has fired, in one batch with the record of the time.
+    fn start_recorded(
+        self: &Arc<Self>,
+        workflow: &Arc<LiveWorkflow>,
+        rule: &StartRule,
+        now_ms: u64,
+        firings: Vec<Firing>,
+    ) {
+        if firings.is_empty() {
+            return;
+        }
+        let (mut changes, mut started) = (Vec::new(), Vec::new());
+        for firing in firings {
+            let input = input_of_firing(&workflow.program, &firing);
+            let Some(running) = self.enter_alone(Start::new(workflow.clone(), input, 0)) else { continue };
+            let entries = self.start_entries(&running, &mut running.state.lock(), None);
+            let put =
+                |(key, value): (_, Vec<u8>)| Change { space: Space::Hook, key, value: Some(value.into()) };
+            changes.extend(entries.into_iter().map(put));
+            started.push(running);
+        }
+        changes.push(rule_log::counted_tick(workflow, rule, self.next_start_event(), now_ms));
+        let ticket = self.broker.record(changes);
+        for running in started {
+            let queued = match ticket {
+                Some(ticket) => Queued::recorded(Event::Start, 0, ticket),
+                None => Queued::now(Event::Start),
+            };
+            self.spawn_advance(running, queued);
+        }
     }
 
     /// Logs that the rule of a workflow exceeds its share.

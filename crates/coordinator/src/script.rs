@@ -1,19 +1,16 @@
-//! `run: script`: JavaScript in an isolate of its own, without permissions; and `call: http`.
+//! `run: script`: JavaScript in an isolate of its own, without permissions.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use edgefaas_functions::outgoing;
 use edgefaas_isolates::{
     Change, DirectCall, Event, FetchError, FieldValue, FunctionSource, Host, HostError, HostFuture,
     IncomingResponse, Isolation, Limits, LogLevel, Module, ModuleGraph, OutgoingRequest, PrepareError,
-    Preparing, Program, PublishRequest, Read, Redirect, Reply, RunError, SocketPermit, StreamedResponse,
+    Preparing, Program, PublishRequest, Read, Reply, RunError, SocketPermit, StreamedResponse,
     TcpPermission, Trigger,
 };
-use edgefaas_workflow::instance::{RequestParts, read_answer};
-use edgefaas_workflow::program::HttpOutput;
 use edgefaas_workflow::{ErrorKind, WorkflowError};
 use serde_json::{Value, json};
 
@@ -107,34 +104,6 @@ impl Coordinator {
             self.isolates.prepare(preparing).await
         });
         made.await.cloned()
-    }
-
-    /// Sends an HTTP request.
-    pub(super) async fn request_step(
-        self: &Arc<Self>,
-        running: &Running,
-        request: RequestParts,
-        output: HttpOutput,
-        redirect: bool,
-    ) -> WorkflowResult {
-        let caller = &running.workflow.caller;
-        let communication = |detail: String| WorkflowError::new(ErrorKind::Communication, detail);
-        let request = OutgoingRequest {
-            method: request.method,
-            url: request.url,
-            headers: request.headers,
-            body: Bytes::from(request.body),
-            redirect: Redirect::Manual,
-        };
-        let checked = outgoing::check(request, caller, running.trace_parent.as_deref());
-        let checked = checked.map_err(|error| match HostError::from(error) {
-            HostError::NotPermitted(reason) => WorkflowError::new(ErrorKind::Authorization, reason),
-            other => WorkflowError::new(ErrorKind::Configuration, other.to_string()),
-        })?;
-        let answer = self.http.fetch(caller, checked).await;
-        let IncomingResponse { status, headers, body, .. } =
-            answer.map_err(|error| communication(error.to_string()))?;
-        read_answer(output, redirect, status, &headers, &body).map(Arc::new)
     }
 }
 

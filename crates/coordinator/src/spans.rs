@@ -56,7 +56,14 @@ impl OpenSpans {
             self.begin(running, note, node, unix_us, data());
             return None;
         }
-        if matches!(note.kind, NoteKind::Retried | NoteKind::Skipped) {
+        let goes_on = matches!(
+            note.kind,
+            NoteKind::Retried
+                | NoteKind::Skipped
+                | NoteKind::CorrelationStarted
+                | NoteKind::CorrelationCompleted
+        );
+        if goes_on {
             return None;
         }
         let at = self.open.iter().rposition(|open| open.node == note.node)?;

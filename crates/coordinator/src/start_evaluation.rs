@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use edgefaas_broker::{Change, Space};
+use edgefaas_functions::durable::Digest;
 use edgefaas_functions::invocation::InvocationError;
 use edgefaas_functions::registry::{LiveWorkflow, has_rule};
 use edgefaas_isolates::LogLevel;
@@ -17,9 +18,11 @@ use serde_json::Value;
 use super::coordinator::Coordinator;
 use super::event_log::start_event_key;
 use super::event_queue::Queued;
+use super::incoming_messages::order_key;
 use super::instance::Start;
+use super::rule_log;
 use super::start_lanes::{Arrival, Lane, LaneRoom, StartEvent};
-use super::start_rules::{OverShare, StartRules, input_of_firing};
+use super::start_rules::{Counted, OverShare, StartRules, input_of_firing};
 
 /// Interval between two attempts of a start without room.
 const ROOM_WAIT: Duration = Duration::from_secs(1);
@@ -89,6 +92,15 @@ impl Coordinator {
             return self.forget_start(event.number);
         };
         let StartEvent { source, filter, event, arrival, number } = event;
+        let rule = match number.is_some() && has_rule(&workflow.program) {
+            true => self.rules.of(&workflow, arrival.now_ms),
+            false => None,
+        };
+        let turn_of_rule = match &rule {
+            Some(rule) => Some(rule.turn.lock().await),
+            None => None,
+        };
+        let counted_event = (source, event.clone());
         let inputs = {
             let Ok(_turn) = self.lanes.turns.acquire().await else { return };
             let (coordinator, workflow, arrival) = (self.clone(), workflow.clone(), arrival.clone());
@@ -98,8 +110,11 @@ impl Coordinator {
             });
             evaluation.await
         };
+        let (mut key, mut is_counted) = (arrival.topic, false);
         let inputs = match inputs {
             Ok(Ok(evaluated)) => {
+                key = evaluated.key.unwrap_or(key);
+                is_counted = evaluated.is_counted;
                 if evaluated.is_due_earlier {
                     self.rules_due.notify_one();
                 }
@@ -118,11 +133,12 @@ impl Coordinator {
         };
         let mut changes = Vec::new();
         let mut started = Vec::new();
+        let fires = !inputs.is_empty();
         for input in inputs {
             let mut start = Start::new(workflow.clone(), input, arrival.payload_bytes);
             start.depth = arrival.depth;
             start.trace_parent.clone_from(&arrival.trace_parent);
-            start.place = self.place_of(&workflow, &arrival.topic);
+            start.place = self.place_of(&workflow, &key);
             let Some(running) = self.enter_when_there_is_room(start, number.is_some()).await else {
                 continue;
             };
@@ -137,18 +153,35 @@ impl Coordinator {
             }
             started.push(running);
         }
-        if self.drain.is_draining() && number.is_some() && started.is_empty() {
+        let counting = rule.as_ref().filter(|_| is_counted);
+        // Evaluated again after the next start.
+        if self.drain.is_draining()
+            && number.is_some()
+            && started.is_empty()
+            && (fires || counting.is_none())
+        {
             return;
         }
         changes.extend(number.map(forgotten));
+        if let (Some(rule), Some(number)) = (counting, number) {
+            changes.push(rule_log::counted_event(&workflow, rule, number, arrival.now_ms, counted_event));
+        }
         let ticket = (!changes.is_empty()).then(|| self.broker.record(changes)).flatten();
         for running in started {
             let queued = match ticket {
                 Some(ticket) => Queued::recorded(Event::Start, 0, ticket),
                 None => Queued::now(Event::Start),
             };
-            let turn = self.turns.turn(&workflow.name, &arrival.topic);
+            let turn = self.turns.turn(&workflow.name, &key);
             self.begin_in_order(running, queued, Some(turn));
+        }
+        if let Some(rule) = counting {
+            self.compact_rule(&workflow, rule, ticket).await;
+        }
+        drop(turn_of_rule);
+        if rule.is_some() {
+            // A time that was due meanwhile.
+            self.rules_due.notify_one();
         }
     }
 
@@ -193,6 +226,10 @@ fn forgotten(number: u64) -> Change {
 struct Evaluated {
     /// The inputs of the instances that it starts.
     inputs: Vec<Value>,
+    /// The key that orders them, if it starts any.
+    key: Option<Digest>,
+    /// The workflow's rule has counted it.
+    is_counted: bool,
     /// The workflow's rule is due earlier than before.
     is_due_earlier: bool,
     /// The workflow's rule exceeds its share since now.
@@ -216,10 +253,13 @@ fn evaluate(
     }
     if !has_rule(&workflow.program) {
         let input = Value::Array(vec![(**event).clone()]);
-        return Ok(Evaluated { inputs: vec![input], ..Evaluated::default() });
+        let key = Some(order_key(workflow, event, arrival));
+        return Ok(Evaluated { inputs: vec![input], key, ..Evaluated::default() });
     }
     let Some(rule) = rules.of(workflow, arrival.now_ms) else { return Ok(Default::default()) };
     let counted = rule.handle(source, event, arrival.now_ms, rules.share_bytes())?;
     let inputs = counted.firings.iter().map(|firing| input_of_firing(&workflow.program, firing)).collect();
-    Ok(Evaluated { inputs, is_due_earlier: counted.is_due_earlier, exceeds: counted.exceeds })
+    let key = (!counted.firings.is_empty()).then(|| order_key(workflow, event, arrival));
+    let Counted { is_due_earlier, exceeds, .. } = counted;
+    Ok(Evaluated { inputs, key, is_counted: true, is_due_earlier, exceeds })
 }

@@ -7,10 +7,12 @@ use edgefaas_functions::registry::LiveWorkflow;
 use edgefaas_platform::{Budget, Taken};
 use edgefaas_workflow::instance::{FrameId, schedule_rule};
 use edgefaas_workflow::program::{Program, Read};
-use edgefaas_workflow::synthesizer::{Firing, Queue, Rule, SynthesisError, Synthesizer};
+use edgefaas_workflow::synthesizer::{Firing, Queue, Rule, State, SynthesisError, Synthesizer};
 use parking_lot::Mutex;
 use serde_json::Value;
 use ulid::Ulid;
+
+use super::rule_log::Logged;
 
 /// All start rules together hold at most one byte in this many of the node's budget for workflows.
 const RULES_SHARE: usize = 4;
@@ -26,7 +28,13 @@ pub(crate) struct StartRules {
 pub(crate) struct StartRule {
     pub(crate) digest: [u8; 32],
     pub(crate) rule: Rule,
+    /// The time at which it began: its windows count from it.
+    pub(crate) since_ms: u64,
     held: Mutex<Held>,
+    /// Held from an event, or a time at which it fires, until that is recorded. Only for durable workflows.
+    pub(crate) turn: tokio::sync::Mutex<()>,
+    /// Its records on the disk.
+    pub(crate) log: Mutex<Logged>,
 }
 
 /// The events of a rule, with their charge.
@@ -77,9 +85,36 @@ impl Held {
 impl StartRule {
     fn new(digest: [u8; 32], rule: Rule, budget: &Budget, now_ms: u64) -> Self {
         let synthesizer = Synthesizer::new(rule.clone(), now_ms);
+        Self::with(digest, rule, synthesizer, budget, now_ms)
+    }
+
+    fn with(
+        digest: [u8; 32],
+        rule: Rule,
+        synthesizer: Synthesizer,
+        budget: &Budget,
+        since_ms: u64,
+    ) -> Self {
         let mut held = Held { synthesizer, taken: budget.take_none(), is_over: false };
         held.settle(usize::MAX);
-        Self { digest, rule, held: Mutex::new(held) }
+        Self {
+            digest,
+            rule,
+            since_ms,
+            held: Mutex::new(held),
+            turn: tokio::sync::Mutex::default(),
+            log: Mutex::default(),
+        }
+    }
+
+    /// Its state at a time, for the disk.
+    pub fn state(&self, now_ms: u64) -> State {
+        self.held.lock().synthesizer.state(now_ms)
+    }
+
+    /// Number of events that it keeps.
+    pub fn events(&self) -> usize {
+        self.held.lock().synthesizer.counts().events
     }
 
     /// Counts an event.
@@ -108,7 +143,7 @@ impl StartRule {
         self.held.lock().synthesizer.queue_length(length, now_ms)
     }
 
-    fn tick(&self, now_ms: u64, share_bytes: usize) -> Counted {
+    pub fn tick(&self, now_ms: u64, share_bytes: usize) -> Counted {
         let mut held = self.held.lock();
         let firings = held.synthesizer.tick(now_ms);
         let exceeds = held.settle(share_bytes);
@@ -138,6 +173,22 @@ impl StartRules {
         Some(self.add(&workflow.name, StartRule::new(workflow.digest, rule, &self.budget, now_ms)))
     }
 
+    /// Adds the rule of a workflow with a state from the disk, if there is one.
+    pub fn restored(
+        &self,
+        workflow: &LiveWorkflow,
+        state: Option<State>,
+        now_ms: u64,
+    ) -> Option<Arc<StartRule>> {
+        let rule = schedule_rule(workflow.program.schedule.as_ref()?).ok()?;
+        let synthesizer = match state {
+            Some(state) => Synthesizer::restore(rule.clone(), state, now_ms),
+            None => Synthesizer::new(rule.clone(), now_ms),
+        };
+        let rule = StartRule::with(workflow.digest, rule, synthesizer, &self.budget, now_ms);
+        Some(self.add(&workflow.name, rule))
+    }
+
     fn add(&self, workflow: &Arc<str>, rule: StartRule) -> Arc<StartRule> {
         let new = Arc::new(rule);
         let mut rules = self.rules.lock();
@@ -149,7 +200,7 @@ impl StartRules {
         known.clone()
     }
 
-    fn all(&self) -> Vec<(Arc<str>, Arc<StartRule>)> {
+    pub fn all(&self) -> Vec<(Arc<str>, Arc<StartRule>)> {
         self.rules.lock().iter().map(|(name, rule)| (name.clone(), rule.clone())).collect()
     }
 
@@ -162,7 +213,8 @@ impl StartRules {
     }
 
     /// Fires due rules, and trims all rules to their shares.
-    pub fn tick(&self, now_ms: u64) -> Vec<(Arc<str>, Counted)> {
+    #[cfg(test)]
+    fn tick(&self, now_ms: u64) -> Vec<(Arc<str>, Counted)> {
         let share_bytes = self.share_bytes();
         self.all().into_iter().map(|(name, rule)| (name, rule.tick(now_ms, share_bytes))).collect()
     }

@@ -1,4 +1,4 @@
-//! Turns of starts: instances that messages of one topic start begin in the order of the messages.
+//! Turns of starts: instances that messages of one key start begin in the order of the messages.
 //!
 //! Their starts are committed at the same time. Only the first effects of an instance wait for those of the one before.
 
@@ -12,13 +12,13 @@ use edgefaas_functions::durable::{Digest, digest};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-/// The last start of each workflow and topic that has not begun.
+/// The last start of each workflow and key that has not begun.
 #[derive(Default)]
 pub(crate) struct StartTurns {
     last: Mutex<HashMap<Digest, Arc<Begun>>>,
 }
 
-/// The turn of a start among those of the same workflow and topic. Dropping it lets the next one begin.
+/// The turn of a start among those of the same workflow and key. Dropping it lets the next one begin.
 pub(crate) struct StartTurn {
     turns: Arc<StartTurns>,
     key: Digest,
@@ -35,7 +35,7 @@ struct Begun {
 }
 
 impl StartTurns {
-    /// The turn after all earlier ones of the same workflow and topic.
+    /// The turn after all earlier ones of the same workflow and key.
     pub fn turn(self: &Arc<Self>, workflow: &str, topic: &Digest) -> StartTurn {
         let (key, own) = (digest(&[workflow.as_bytes(), topic]), Arc::<Begun>::default());
         let before = self.last.lock().insert(key, own.clone());

@@ -72,18 +72,37 @@ pub struct Workflows {
     pub files: Vec<String>,
     /// Permissions beside the functions and workflows of the same app, by the name in the definition.
     pub permissions: BTreeMap<String, Permissions>,
-    /// The order of instances, by the name in the definition; `Start` for the others.
+    /// The order of instances, by the name in the definition; the default for the others.
     pub order: BTreeMap<String, InstanceOrder>,
 }
 
 /// The order of the instances that messages start.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InstanceOrder {
+    /// The instances that have an order among themselves.
+    pub key: OrderKey,
+    /// What follows in that order.
+    pub succession: Succession,
+}
+
+/// The key of an instance: those with the same key have an order among themselves.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum OrderKey {
+    /// The topic of the message.
+    #[default]
+    Topic,
+    /// The value of this expression over the event, as text of jq in `${ }`. Whoever compiles workflows compiles it.
+    Expression(String),
+}
+
+/// What the instances of one key do one after another, in the order of the messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum InstanceOrder {
-    /// Those of one topic start in the order of the messages, and run at the same time.
+pub enum Succession {
+    /// They start in order, and run at the same time.
     #[default]
     Start,
-    /// Those of one topic run one after another, in the order of the messages.
-    Topic,
+    /// They run one after another.
+    Run,
 }
 
 /// One function of an app.

@@ -18,8 +18,8 @@ use super::object_class::{ObjectClass, ObjectDurability, Origin, Recovery};
 use super::permissions::{PermissionKind, Permissions};
 use super::reader::{Item, Table};
 use super::{
-    Function, HttpAuth, InstanceOrder, Limits, Manifest, Queue, QueueOrder, Retry, SourceKind, Trigger,
-    WhenFull, Workflows, source_kind,
+    Function, HttpAuth, InstanceOrder, Limits, Manifest, OrderKey, Queue, QueueOrder, Retry, SourceKind,
+    Succession, Trigger, WhenFull, Workflows, source_kind,
 };
 
 /// A larger text is refused.
@@ -604,9 +604,8 @@ fn workflows(item: &Item<'_>, problems: &mut Problems) -> Workflows {
         let context = format!("in [workflows.{}]", entry.key);
         if let Some(table) = entry.table(&context, &["permissions", "order_by"], problems) {
             let granted = table.get("permissions").map(|item| permissions(&item, problems));
-            let order_by = table.get("order_by").and_then(|item| item.word(&["topic"], problems));
-            if order_by.is_some() {
-                workflows.order.insert(name.clone(), InstanceOrder::Topic);
+            if let Some(order) = table.get("order_by").and_then(|item| instance_order(&item, problems)) {
+                workflows.order.insert(name.clone(), order);
             }
             workflows.permissions.insert(name, granted.unwrap_or_default());
         }
@@ -616,6 +615,37 @@ fn workflows(item: &Item<'_>, problems: &mut Problems) -> Workflows {
         problems.add(&item.key_span, "`workflows` names no files".into(), Some(help.into()));
     }
     workflows
+}
+
+/// `order_by` of a workflow: `"topic"`, an expression in `${ }`, or a table of one of them as `key` and `then = "start"`.
+fn instance_order(item: &Item<'_>, problems: &mut Problems) -> Option<InstanceOrder> {
+    if !item.is_table() {
+        return Some(InstanceOrder { key: order_key(item, problems)?, succession: Succession::Run });
+    }
+    let table = item.table("in `order_by`", &["key", "then"], problems)?;
+    let key = match table.get("key") {
+        Some(key) => order_key(&key, problems)?,
+        None => OrderKey::Topic,
+    };
+    let then = table.get("then").map(|then| then.word(&["start", "run"], problems));
+    let succession = match then {
+        Some(word) if word? == "start" => Succession::Start,
+        _ => Succession::Run,
+    };
+    Some(InstanceOrder { key, succession })
+}
+
+fn order_key(item: &Item<'_>, problems: &mut Problems) -> Option<OrderKey> {
+    let text = item.text(problems)?;
+    if text == "topic" {
+        return Some(OrderKey::Topic);
+    }
+    if text.trim().starts_with("${") && text.trim().ends_with('}') {
+        return Some(OrderKey::Expression(text.to_owned()));
+    }
+    let help = "order_by = \"topic\", or an expression over the event: order_by = \"${ .data.room }\"";
+    problems.add(&item.span, format!("`{text}` is not a key of instances"), Some(help.into()));
+    None
 }
 
 fn workflow_files(item: &Item<'_>, problems: &mut Problems) -> Vec<String> {

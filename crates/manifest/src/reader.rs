@@ -63,6 +63,10 @@ impl<'a> Item<'a> {
         matches!(self.value, DeValue::String(_))
     }
 
+    pub(super) fn is_table(&self) -> bool {
+        matches!(self.value, DeValue::Table(_))
+    }
+
     /// The problem of a value of another type.
     pub(super) fn wrong_type(&self, expected: &str, problems: &mut Problems) {
         self.mismatch::<()>(expected, problems);

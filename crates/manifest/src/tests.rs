@@ -325,9 +325,21 @@ fn workflows_are_files_and_permissions() {
     assert!(table.workflows.order.is_empty());
     let text = "app = \"a\"\n[workflows]\nfiles = [\"a.yaml\"]\n[workflows.w]\norder_by = \"topic\"";
     let ordered = Manifest::parse(text, "m").unwrap().workflows;
-    assert_eq!(ordered.order["w"], InstanceOrder::Topic);
-    let refused = Manifest::parse(&text.replace("topic", "key"), "m").unwrap_err().to_string();
-    assert!(refused.contains("order_by") || refused.contains("topic"), "{refused}");
+    assert_eq!(ordered.order["w"], InstanceOrder { key: OrderKey::Topic, succession: Succession::Run });
+    let by_room = OrderKey::Expression("${ .data.room }".into());
+    for (order, key, succession) in [
+        ("\"${ .data.room }\"", by_room.clone(), Succession::Run),
+        ("{ key = \"${ .data.room }\", then = \"start\" }", by_room.clone(), Succession::Start),
+        ("{ key = \"${ .data.room }\", then = \"run\" }", by_room, Succession::Run),
+        ("{ then = \"start\" }", OrderKey::Topic, Succession::Start),
+    ] {
+        let ordered = Manifest::parse(&text.replace("\"topic\"", order), "m").unwrap().workflows;
+        assert_eq!(ordered.order["w"], InstanceOrder { key, succession }, "{order}");
+    }
+    for wrong in ["\"key\"", "\".data.room\"", "{ key = 5 }", "{ then = \"end\" }", "{ by = \"topic\" }"] {
+        let refused = Manifest::parse(&text.replace("\"topic\"", wrong), "m").unwrap_err().to_string();
+        assert!(refused.contains("5:"), "{wrong}: {refused}");
+    }
     for (text, expected) in [
         (
             "app = \"a\"\nworkflows = [\"../a.yaml\"]",

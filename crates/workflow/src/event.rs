@@ -9,6 +9,9 @@ use crate::program::Read;
 /// The type of an event that was created from an MQTT message.
 pub const MQTT_TYPE: &str = "mqtt.publish";
 
+/// The beginning of the types of all lifecycle events (specification, section "Lifecycle Events").
+pub const LIFECYCLE_TYPES: &str = "io.serverlessworkflow.";
+
 /// Creates a CloudEvent from an MQTT message that is not a CloudEvent. `subject` is the topic. [`set_data`] adds the payload.
 pub fn of_message(id: &str, source: &str, topic: &str, payload: &[u8], time: &str) -> Value {
     let mut event = Map::new();
@@ -75,6 +78,19 @@ pub fn is_large(value: &Value) -> bool {
 pub fn read(event: &Value, how: Read) -> Value {
     match how {
         Read::Envelope => event.clone(),
+        Read::Message => {
+            let mut message = Map::new();
+            for (name, from) in
+                [("payload", None), ("headers", Some("headers")), ("correlationId", Some("correlationid"))]
+            {
+                let value = match from {
+                    None => Some(read(event, Read::Data)),
+                    Some(attribute) => event.get(attribute).cloned(),
+                };
+                message.extend(value.map(|value| (name.to_owned(), value)));
+            }
+            Value::Object(message)
+        }
         Read::Data | Read::Raw => match (event.get("data"), event.get("data_base64")) {
             (Some(data), _) => data.clone(),
             (None, Some(data)) => data.clone(),
@@ -117,7 +133,7 @@ pub fn lifecycle(id: &str, kind: &str, subject: &str, time: &str, data: Value) -
         "specversion": "1.0",
         "id": id,
         "source": "/workflows",
-        "type": format!("io.serverlessworkflow.{kind}.v1"),
+        "type": format!("{LIFECYCLE_TYPES}{kind}.v1"),
         "subject": subject,
         "time": time,
         "datacontenttype": "application/json",

@@ -1,7 +1,9 @@
 //! Converts a compiled workflow to a graph for drawing.
 
 use crate::graph::{Edge, Graph, Group, Kind as Shape, Node as Drawn};
-use crate::program::{Block, DurationSpec, Flow, Fork, Kind, Listen, Mode, Node, NodeId, Program, Try};
+use crate::program::{
+    Block, Channel, DurationSpec, Flow, Fork, Kind, Listen, Mode, Node, NodeId, Program, Publish, Try,
+};
 
 /// Id of the start node.
 pub const START: &str = "start";
@@ -248,7 +250,13 @@ fn description(kind: &Kind) -> String {
         Kind::Http(http) => {
             format!("{} {}", http.method, http.endpoint.literal().map(plain).unwrap_or_default())
         }
-        Kind::Publish(publish) => publish.topic.literal().map(plain).unwrap_or_default(),
+        Kind::Publish(Publish { channel: Channel::Topic(topic), .. }) => {
+            topic.literal().map(plain).unwrap_or_default()
+        }
+        Kind::Publish(Publish { channel: Channel::Operation(_, operation), .. })
+        | Kind::Listen(Listen { operation: Some((_, operation)), .. }) => operation.name.clone(),
+        Kind::OpenApi(call) => call.operation.clone(),
+        Kind::Function(function) => function.name.clone(),
         Kind::RunWorkflow(run) => format!("workflow {}", run.name),
         Kind::RunScript(_) => "script".to_owned(),
         Kind::Wait(DurationSpec::Fixed(ms)) => length(*ms),
@@ -263,9 +271,14 @@ fn description(kind: &Kind) -> String {
                 Mode::All => "all of ",
             };
             let of = |filter: &crate::program::EventFilter| {
-                let named = |wanted: &str| filter.attributes.iter().find(|(name, _)| name == wanted);
-                let (_, value) = named("subject").or_else(|| named("type"))?;
-                Some(value.literal().map_or_else(|| "…".to_owned(), plain))
+                let named = |wanted: &str| {
+                    let value = filter.attributes.iter().find(|(name, _)| name == wanted);
+                    let value =
+                        value.map(|(_, value)| value.literal().map_or_else(|| "…".to_owned(), plain));
+                    let pattern = filter.patterns.iter().find(|(name, _)| name == wanted);
+                    value.or_else(|| pattern.map(|(_, pattern)| pattern.text().to_owned()))
+                };
+                named("subject").or_else(|| named("type"))
             };
             let kinds: Vec<String> = listen.strategy.filters.iter().filter_map(of).collect();
             format!("{many}{}", kinds.join(", "))

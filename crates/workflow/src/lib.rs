@@ -7,6 +7,7 @@
 //!
 //! This crate has no access to sockets, clocks, functions or threads.
 
+pub mod api_document;
 pub mod data;
 pub mod document;
 pub mod duration;
@@ -26,5 +27,5 @@ pub use document::DefinitionError;
 pub use error::{ErrorKind, WorkflowError};
 pub use flowchart::flowchart;
 pub use instance::{Action, Environment, Event, Instance, Status};
-pub use program::{Compiled, Program, compile};
+pub use program::{Compiled, Program, compile, compile_for_deploy};
 pub use weight::weight;

@@ -4,11 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use edgefaas_manifest::{InstanceOrder, Manifest, Permissions, is_name};
-use edgefaas_workflow::program::Mode;
+use edgefaas_manifest::{InstanceOrder, Manifest, OrderKey, Permissions, Succession, is_name};
+use edgefaas_workflow::api_document::{ApiDocument, ApiDocumentError};
+use edgefaas_workflow::expression::{Expression, ExpressionError};
+use edgefaas_workflow::program::{Channel, Kind, Listen, Mode, Publish, Resource, ResourcePlace};
 use edgefaas_workflow::{Compiled, DefinitionError, Program, compile};
 
 use crate::outgoing::{Caller, ResponseLimit};
+
+/// Documents that describe services, by file: the files of `workflows` that are no workflows.
+pub type Documents = BTreeMap<String, ApiDocument>;
 
 /// A deployed workflow of one revision.
 pub struct LiveWorkflow {
@@ -16,6 +21,8 @@ pub struct LiveWorkflow {
     pub name: Arc<str>,
     /// The app it belongs to.
     pub app: Arc<str>,
+    /// The documents of its app, by file.
+    pub documents: Arc<Documents>,
     /// Its text.
     pub text: Arc<str>,
     /// The digest of its text: instances are bound to it.
@@ -25,7 +32,7 @@ pub struct LiveWorkflow {
     /// Its permissions outside its own app.
     pub permissions: Permissions,
     /// The order of the instances that messages start.
-    pub order: InstanceOrder,
+    pub order: LiveOrder,
     /// The owner of its outgoing requests.
     pub caller: Caller,
     /// Its metrics.
@@ -34,6 +41,17 @@ pub struct LiveWorkflow {
     pub needs_lane: bool,
     /// Warnings of the compiler.
     pub warnings: Option<DefinitionError>,
+    /// Problems for which a deploy is refused, but not a definition that is stored.
+    pub refusal: Option<DefinitionError>,
+}
+
+/// The order of the instances that messages start, see [`InstanceOrder`].
+#[derive(Debug, Clone, Default)]
+pub struct LiveOrder {
+    /// The expression of the key; `None` for the topic of the message.
+    pub key: Option<Expression>,
+    /// What the instances of one key do one after another.
+    pub succession: Succession,
 }
 
 /// Counters of the instances of a workflow since it was deployed.
@@ -68,8 +86,43 @@ pub enum WorkflowError {
         /// The name.
         name: String,
     },
-    /// Two files have the same `document.name`.
-    #[error("{file}: workflow `{name}` is in `{other}` already")]
+    /// A document that describes a service cannot be read.
+    #[error("{file}: {error}")]
+    Document {
+        /// The file.
+        file: String,
+        /// The error.
+        error: ApiDocumentError,
+    },
+    /// A task cannot use a document of the app.
+    #[error("workflow `{name}` cannot use `{file}` in {task}: {error}")]
+    Operation {
+        /// The workflow.
+        name: String,
+        /// The file of the document.
+        file: String,
+        /// The task.
+        task: String,
+        /// The error.
+        error: ApiDocumentError,
+    },
+    /// A task names a document that the app does not have.
+    #[error(
+        "workflow `{name}` uses `{file}` in {task}, and the app has no such file; name it among the files of `workflows` in the \
+         manifest: workflows = [\"workflows/*.yaml\", \"{file}\"]"
+    )]
+    MissingDocument {
+        /// The workflow.
+        name: String,
+        /// The file.
+        file: String,
+        /// The task.
+        task: String,
+    },
+    /// Two files have the same `document.name` and `document.version`.
+    #[error(
+        "{file}: workflow `{name}` of this version is in `{other}` already; give one of them another `document.version`"
+    )]
     Twice {
         /// The file.
         file: String,
@@ -77,6 +130,21 @@ pub enum WorkflowError {
         name: String,
         /// The other file.
         other: String,
+    },
+    /// Of several versions of a workflow, one cannot be compared.
+    #[error(
+        "{file}: workflow `{name}` has several versions, and `{version}` is not a semantic version: {reason}; write it as \
+         version: '1.2.0'"
+    )]
+    Version {
+        /// The file.
+        file: String,
+        /// The name.
+        name: String,
+        /// The version.
+        version: String,
+        /// The error of the parser.
+        reason: String,
     },
     /// A function of the app has the same name.
     #[error("{file}: `{name}` is the name of a function of this app; workflows are called like functions")]
@@ -94,6 +162,16 @@ pub enum WorkflowError {
     OrderWithoutEvents {
         /// The name.
         name: String,
+    },
+    /// The expression in `order_by` is invalid.
+    #[error(
+        "[workflows.{name}]: `order_by`: {error}; it is an expression over the event, without variables: order_by = \"${{ .data.room }}\""
+    )]
+    OrderKey {
+        /// The name.
+        name: String,
+        /// The error of the compiler.
+        error: ExpressionError,
     },
     /// The manifest has a table for an unknown workflow.
     #[error(
@@ -117,10 +195,11 @@ impl LiveWorkflow {
         text: &str,
         permissions: Permissions,
     ) -> Result<Self, DefinitionError> {
-        let Compiled { program, warnings } = compile(text, file)?;
+        let Compiled { program, warnings, refusal } = compile(text, file)?;
         Ok(Self {
             name: program.name.as_str().into(),
             app: app.clone(),
+            documents: Arc::default(),
             text: text.into(),
             caller: Caller::new(
                 format!("workflow `{}`", program.name),
@@ -131,10 +210,32 @@ impl LiveWorkflow {
             needs_lane: needs_lane(&program),
             program: Arc::new(program),
             permissions,
-            order: InstanceOrder::default(),
+            order: LiveOrder::default(),
             figures: WorkflowFigures::default(),
             warnings,
+            refusal,
         })
+    }
+
+    /// Sets the order of its instances.
+    ///
+    /// # Errors
+    /// The expression of the key is invalid, or no message starts the workflow.
+    fn set_order(&mut self, order: &InstanceOrder) -> Result<(), WorkflowError> {
+        if self.program.schedule.as_ref().is_none_or(|schedule| schedule.on.is_none()) {
+            return Err(WorkflowError::OrderWithoutEvents { name: self.name.to_string() });
+        }
+        let key = match &order.key {
+            OrderKey::Topic => None,
+            OrderKey::Expression(text) => {
+                let key = Expression::parse(text, &[]);
+                Some(key.map_err(|error| WorkflowError::OrderKey { name: self.name.to_string(), error })?)
+            }
+        };
+        // An interpreted key may take long: it is evaluated where interpreted filters are.
+        self.needs_lane |= key.as_ref().is_some_and(|key| !key.is_native());
+        self.order = LiveOrder { key, succession: order.succession };
+        Ok(())
     }
 
     fn set_permissions(&mut self, permissions: Permissions) {
@@ -161,6 +262,35 @@ impl LiveWorkflow {
         triggers
     }
 
+    /// Checks the operations of its tasks in the documents of the app.
+    ///
+    /// # Errors
+    /// A document or an operation is missing, or the operation cannot be used.
+    pub(super) fn check_documents(&self) -> Result<(), WorkflowError> {
+        for node in &self.program.nodes {
+            let (resource, operation) = match &node.kind {
+                Kind::OpenApi(call) => (&call.document, None),
+                Kind::Publish(Publish { channel: Channel::Operation(resource, operation), .. })
+                | Kind::Listen(Listen { operation: Some((resource, operation)), .. }) => {
+                    (resource, Some(operation))
+                }
+                _ => continue,
+            };
+            let Resource { place: ResourcePlace::File(file), .. } = resource else { continue };
+            let (name, task) = (self.program.name.clone(), node.path.clone());
+            let Some(document) = self.documents.get(file) else {
+                return Err(WorkflowError::MissingDocument { name, file: file.clone(), task });
+            };
+            let checked = match (&node.kind, operation) {
+                (Kind::OpenApi(call), _) => document.operation(&call.operation).map(drop),
+                (_, Some(operation)) => document.address(operation).map(drop),
+                (_, None) => Ok(()),
+            };
+            checked.map_err(|error| WorkflowError::Operation { name, file: file.clone(), task, error })?;
+        }
+        Ok(())
+    }
+
     /// True if it may call function or workflow `name` of `app`.
     pub fn may_call(&self, name: &str, app: &str) -> bool {
         *self.app == *app || self.permissions.allows_call(name)
@@ -173,7 +303,16 @@ pub(super) fn compile_all(
     texts: &BTreeMap<String, String>,
 ) -> Result<Vec<Arc<LiveWorkflow>>, WorkflowError> {
     let app: Arc<str> = manifest.app.as_str().into();
-    let mut found: BTreeMap<String, (String, Arc<LiveWorkflow>)> = BTreeMap::new();
+    let mut found: BTreeMap<String, Vec<(String, LiveWorkflow)>> = BTreeMap::new();
+    let (described, texts): (Vec<_>, Vec<_>) =
+        texts.iter().partition(|(_, text)| ApiDocument::is_one(text));
+    let mut documents = Documents::new();
+    for (file, text) in described {
+        let document = ApiDocument::read(text)
+            .map_err(|error| WorkflowError::Document { file: file.clone(), error })?;
+        documents.insert(file.clone(), document);
+    }
+    let documents = Arc::new(documents);
     for (file, text) in texts {
         let mut workflow = LiveWorkflow::compile(&app, file, text, Permissions::default())?;
         let (name, file) = (workflow.name.to_string(), file.clone());
@@ -183,21 +322,61 @@ pub(super) fn compile_all(
         if manifest.functions.contains_key(&name) {
             return Err(WorkflowError::IsFunction { file, name });
         }
+        workflow.documents = documents.clone();
         workflow.set_permissions(manifest.workflows.permissions.get(&name).cloned().unwrap_or_default());
-        workflow.order = manifest.workflows.order.get(&name).copied().unwrap_or_default();
-        let has_events = workflow.program.schedule.as_ref().is_some_and(|schedule| schedule.on.is_some());
-        if workflow.order != InstanceOrder::Start && !has_events {
-            return Err(WorkflowError::OrderWithoutEvents { name });
-        }
-        if let Some((other, _)) = found.get(&name) {
-            return Err(WorkflowError::Twice { file, name, other: other.clone() });
-        }
-        found.insert(name, (file, Arc::new(workflow)));
+        found.entry(name).or_default().push((file, workflow));
     }
     if let Some(name) = manifest.workflows.permissions.keys().find(|name| !found.contains_key(*name)) {
         return Err(WorkflowError::Unknown { name: name.clone() });
     }
-    Ok(found.into_values().map(|(_, workflow)| workflow).collect())
+    let mut all = Vec::new();
+    for (name, versions) in found {
+        let (mut latest, older) = by_version(&name, versions)?;
+        if let Some(order) = manifest.workflows.order.get(&name) {
+            latest.set_order(order)?;
+        }
+        all.push(Arc::new(latest));
+        all.extend(older.into_iter().map(Arc::new));
+    }
+    Ok(all)
+}
+
+/// The name of a workflow in a version that is not the latest.
+pub(super) fn versioned_name(name: &str, version: &str) -> String {
+    format!("{name}:{version}")
+}
+
+/// The latest version of a workflow, and the others. Only the latest is started by its schedule, and called by its name alone.
+fn by_version(
+    name: &str,
+    versions: Vec<(String, LiveWorkflow)>,
+) -> Result<(LiveWorkflow, Vec<LiveWorkflow>), WorkflowError> {
+    let has_several = versions.len() > 1;
+    let mut sorted: BTreeMap<semver::Version, (String, LiveWorkflow)> = BTreeMap::new();
+    for (file, workflow) in versions {
+        let version = match semver::Version::parse(&workflow.program.version) {
+            Ok(version) => version,
+            Err(_) if !has_several => return Ok((workflow, Vec::new())),
+            Err(error) => {
+                let (name, version) = (name.to_owned(), workflow.program.version.clone());
+                return Err(WorkflowError::Version { file, name, version, reason: error.to_string() });
+            }
+        };
+        if let Some((other, _)) = sorted.get(&version) {
+            return Err(WorkflowError::Twice { file, name: name.to_owned(), other: other.clone() });
+        }
+        sorted.insert(version, (file, workflow));
+    }
+    let mut older: Vec<LiveWorkflow> = sorted.into_values().map(|(_, workflow)| workflow).collect();
+    let Some(latest) = older.pop() else { return Err(WorkflowError::Unknown { name: name.to_owned() }) };
+    for workflow in &mut older {
+        workflow.name = versioned_name(name, &workflow.program.version).into();
+        if let Some(program) = Arc::get_mut(&mut workflow.program) {
+            program.schedule = None;
+        }
+        workflow.needs_lane = false;
+    }
+    Ok((latest, older))
 }
 
 /// True if a workflow starts when several events together match a rule.

@@ -507,6 +507,10 @@ async fn compile_workflows(
 ) -> Result<(Manifest, Workflows, Vec<Arc<LiveWorkflow>>), DeployError> {
     let compile = move || {
         let workflows = definition::compile_all(&manifest, &texts)?;
+        if let Some(refusal) = workflows.iter().find_map(|workflow| workflow.refusal.clone()) {
+            return Err(definition::WorkflowError::from(refusal).into());
+        }
+        workflows.iter().try_for_each(|workflow| workflow.check_documents())?;
         Ok((manifest, texts, workflows))
     };
     match tokio::task::spawn_blocking(compile).await {

@@ -75,6 +75,18 @@ pub(super) fn check_calls(
     };
     for workflow in workflows {
         let (calls, runs) = (workflow.program.functions(), workflow.program.workflows());
+        for run in workflow.program.runs() {
+            let own = || workflows.iter().map(|own| (&own.program.name, &own.program.version));
+            let is_own = own().any(|(name, version)| {
+                *name == run.name && run.version.as_ref().is_none_or(|wanted| wanted == version)
+            });
+            if let Err(error) = routes.workflow_version(run)
+                && !is_own
+                && (own().any(|(name, _)| *name == run.name) || routes.workflow(&run.name).is_some())
+            {
+                missing.push(format!("workflow `{}` runs `{}`: {error}", workflow.name, run.name));
+            }
+        }
         for name in calls.iter().chain(&runs) {
             let exists = routes.function(name).is_some() || routes.workflow(name).is_some();
             if is_own(name) {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use edgefaas_broker::FilterTrie;
 use edgefaas_broker::topic::TopicFilter;
-use edgefaas_workflow::event::MQTT_TYPE;
+use edgefaas_workflow::event::{LIFECYCLE_TYPES, MQTT_TYPE};
 use edgefaas_workflow::expression::Expression;
 use edgefaas_workflow::instance::{ActiveFilter, FrameId, has_attributes_of};
 use parking_lot::RwLock;
@@ -44,6 +44,8 @@ pub struct Interests {
     topics: FilterTrie<usize>,
     /// Groups by the type of CloudEvents.
     types: HashMap<String, Vec<usize>>,
+    /// Groups that every event may match: their filters name neither a type nor a topic.
+    any: Vec<usize>,
     groups: HashMap<usize, Group>,
     ids: HashMap<GroupKey, usize>,
     next: usize,
@@ -63,6 +65,8 @@ struct GroupKey {
 enum FoundBy {
     Topic(String),
     Type(String),
+    /// Neither: each event is looked at.
+    Any,
 }
 
 struct Group {
@@ -109,7 +113,8 @@ impl IndexedInterest {
         let found_by = match (kind, subject) {
             (Some(kind), _) if kind != MQTT_TYPE => FoundBy::Type(kind.to_owned()),
             (_, Some(subject)) => FoundBy::Topic(subject.to_owned()),
-            _ => FoundBy::Topic("#".to_owned()),
+            (Some(_), None) => FoundBy::Topic("#".to_owned()),
+            (None, None) => FoundBy::Any,
         };
         let correlate: Vec<_> =
             interest.filter.correlate.iter().filter(|(from, _)| from.is_native()).collect();
@@ -199,6 +204,7 @@ impl Interests {
                         Err(_) => return,
                     },
                     FoundBy::Type(kind) => self.types.entry(kind.clone()).or_default().push(group),
+                    FoundBy::Any => self.any.push(group),
                 }
                 self.next += 1;
                 self.ids.insert(key.clone(), group);
@@ -249,20 +255,22 @@ impl Interests {
                         }
                     }
                 }
+                FoundBy::Any => self.any.retain(|found| *found != id),
             }
         }
     }
 
     /// True if a filter may match a message on this topic.
     pub fn wants_topic(&self, topic: &str) -> bool {
-        let mut wants = false;
+        // The node's own topics are for filters that name them.
+        let mut wants = !self.any.is_empty() && !topic.starts_with('$');
         self.topics.for_each_match(topic, |_| wants = true);
         wants
     }
 
     /// True if a filter names a type of CloudEvents other than that of MQTT messages.
     pub fn wants_events(&self) -> bool {
-        !self.types.is_empty()
+        !self.types.is_empty() || !self.any.is_empty()
     }
 
     /// The filters whose attributes and native correlations match an event. The caller has to check the rest of each filter.
@@ -280,9 +288,16 @@ impl Interests {
         let mut groups: Vec<usize> = Vec::new();
         if let Some(topic) = topic {
             self.topics.for_each_match(topic, |group| groups.push(*group));
+            if !topic.starts_with('$') {
+                groups.extend(&self.any);
+            }
         } else {
             let kind = event.get("type").and_then(Value::as_str).unwrap_or_default();
             groups.extend(self.types.get(kind).into_iter().flatten());
+            // A workflow that looks at every event does not see those about itself.
+            if !kind.starts_with(LIFECYCLE_TYPES) {
+                groups.extend(&self.any);
+            }
             // Filters with a subject and without a type.
             if let Some(subject) = event.get("subject").and_then(Value::as_str) {
                 self.topics.for_each_match(subject, |group| groups.push(*group));

@@ -31,7 +31,7 @@ use tokio::sync::{Mutex, oneshot, watch};
 pub use admission::{Admission, Full, Permit, QueueSlot, Ticket};
 pub use app_records::{Code, Content, Reach};
 pub use cluster_apps::{ClusterApp, Deployment, app_of_object, cluster_app, cluster_apps, winner_of};
-pub use definition::{LiveWorkflow, WorkflowError, has_rule};
+pub use definition::{Documents, LiveOrder, LiveWorkflow, WorkflowError, has_rule};
 pub use deploy::{ClusterScope, Deploy, Deployed, MatchNodes, Scope, Selects};
 pub use deploy_error::DeployError;
 pub use dry_run::{DRY_RUN_STACK_BYTES, DryRunError, dry_run_memory_bytes, dry_run_workflows};
@@ -41,7 +41,7 @@ pub(crate) use live::function_of;
 pub use live::{LiveApp, LiveFunction, ProgramError};
 pub use matching_nodes::{AbsentWord, MatchingNodes};
 pub use reply_size::{Expected, Probe, ReplySize, SMALL_REPLY_BYTES};
-pub use routes::{HttpRoute, MqttRoute, ObjectRoute, RouteConflict, Routes, ScheduleRoute};
+pub use routes::{HttpRoute, MqttRoute, NoWorkflow, ObjectRoute, RouteConflict, Routes, ScheduleRoute};
 pub use staged::StageError;
 
 use crate::logs::Logs;

@@ -9,8 +9,10 @@ use edgefaas_broker::{FilterTrie, QoS};
 use edgefaas_manifest::{Classes, HttpAuth, Origin, Trigger, parse_cron};
 use edgefaas_state::objects::WatchScope;
 use edgefaas_workflow::instance::start_filter;
+use edgefaas_workflow::program::RunWorkflow;
 
 use super::app_records::Code;
+use super::definition::versioned_name;
 use super::interests::{Interest, Interests, Waiter};
 use super::{LiveApp, LiveFunction, LiveWorkflow, near};
 
@@ -48,6 +50,37 @@ pub enum RouteConflict {
         function: String,
         /// The cause.
         reason: String,
+    },
+}
+
+/// A task runs a workflow that is not deployed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoWorkflow {
+    /// No workflow has the name.
+    #[error("there is no workflow `{name}`")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// The workflow does not have this version.
+    #[error("workflow `{name}` is not deployed in version {version}; the latest is {latest}")]
+    Version {
+        /// The name.
+        name: String,
+        /// The version.
+        version: String,
+        /// The latest version that is deployed.
+        latest: String,
+    },
+    /// The workflow is in another namespace.
+    #[error("workflow `{name}` is in the namespace `{found}`, not in `{namespace}`")]
+    Namespace {
+        /// The name.
+        name: String,
+        /// The namespace.
+        namespace: String,
+        /// The namespace of the workflow.
+        found: String,
     },
 }
 
@@ -274,6 +307,32 @@ impl Routes {
     /// A workflow by name.
     pub fn workflow(&self, name: &str) -> Option<&Arc<LiveWorkflow>> {
         self.workflows.get(name)
+    }
+
+    /// A workflow by name, namespace and version.
+    ///
+    /// # Errors
+    /// There is no such workflow.
+    pub fn workflow_version(&self, run: &RunWorkflow) -> Result<&Arc<LiveWorkflow>, NoWorkflow> {
+        let name = &run.name;
+        let unknown = || NoWorkflow::Name { name: name.clone() };
+        let latest = self.workflow(name).ok_or_else(unknown)?;
+        let workflow = match &run.version {
+            None => latest,
+            Some(version) if *version == latest.program.version => latest,
+            Some(version) => self.workflow(&versioned_name(name, version)).ok_or_else(|| {
+                let latest = latest.program.version.clone();
+                NoWorkflow::Version { name: name.clone(), version: version.clone(), latest }
+            })?,
+        };
+        match run.namespace.as_ref().filter(|namespace| **namespace != workflow.program.namespace) {
+            None => Ok(workflow),
+            Some(namespace) => Err(NoWorkflow::Namespace {
+                name: name.clone(),
+                namespace: namespace.clone(),
+                found: workflow.program.namespace.clone(),
+            }),
+        }
     }
 
     /// All workflows, in no defined order.

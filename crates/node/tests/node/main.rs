@@ -5,6 +5,7 @@
 mod access;
 mod bad_members;
 mod clusters;
+mod conformance;
 mod control;
 mod cron;
 mod deploys;
@@ -27,4 +28,6 @@ mod upgrade;
 mod workflow_calls;
 mod workflow_effects;
 mod workflow_order;
+mod workflow_rules;
+mod workflow_services;
 mod workflows;

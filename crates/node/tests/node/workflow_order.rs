@@ -185,6 +185,44 @@ async fn instances_of_one_topic_run_one_after_another_also_over_a_restart() {
 }
 
 #[tokio::test]
+async fn instances_of_one_key_run_one_after_another_whatever_their_topics() {
+    // A path is evaluated when the message arrives, interpreted jq in the lane of the workflow.
+    for key in ["${ .data.room }", "${ [.data | .room] | map(.) }"] {
+        for (order, running, waiting) in
+            [(format!("\"{key}\""), 2, 1), (format!("{{ key = \"{key}\", then = \"start\" }}"), 3, 0)]
+        {
+            let mut node = TestNode::start().await;
+            let manifest = ORDERED.replace("\"topic\"", &order);
+            deploy(&mut node, &manifest, &[("w", holds("durable: true"))]).await;
+            let mut client = Mqtt5::connect(&node, "c").await;
+            send(&mut client, "in/a", r#"{"room": 1}"#).await;
+            send(&mut client, "in/b", r#"{"room": 1}"#).await;
+            send(&mut client, "in/a", r#"{"room": 2}"#).await;
+            until(&mut node, (running, waiting)).await;
+            in_time(async {
+                while !have_all_ended(&mut node).await {
+                    send(&mut client, "go", "").await;
+                }
+            })
+            .await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_that_is_no_expression_is_refused() {
+    let mut node = TestNode::start().await;
+    let manifest = ORDERED.replace("\"topic\"", "\"${ .data. }\"");
+    let request = proto::DeployRequest {
+        manifest: format!("app = \"t\"\n[workflows]\nfiles = [\"*.yaml\"]\n{manifest}"),
+        workflows: vec![proto::WorkflowFile { file: "w.yaml".into(), text: holds("durable: false") }],
+        ..Default::default()
+    };
+    let refused = node.control.deploy(request).await.expect_err("it is refused");
+    assert!(refused.message().contains("`order_by`: in the expression"), "{refused}");
+}
+
+#[tokio::test]
 async fn starts_beyond_the_limit_of_a_workflow_are_refused_while_one_runs() {
     let mut node = TestNode::start().await;
     deploy(&mut node, ORDERED, &[("w", holds("instances: 2"))]).await;

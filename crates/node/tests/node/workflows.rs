@@ -217,7 +217,7 @@ async fn lifecycle_events_are_cloud_events() {
     client.subscribe("$faas/events/workflow/#", rumqttc::v5::mqttbytes::QoS::AtLeastOnce).await.unwrap();
     let mut seen: Vec<Value> = Vec::new();
     let mut started = false;
-    while seen.len() < 4 {
+    while seen.len() < 9 {
         use rumqttc::v5::{Event, mqttbytes::v5::Packet};
         match tokio::time::timeout(PATIENCE, events.poll()).await.expect("in time").expect("a connection") {
             Event::Incoming(Packet::SubAck(_)) if !started => {
@@ -235,12 +235,17 @@ async fn lifecycle_events_are_cloud_events() {
         types,
         [
             "io.serverlessworkflow.workflow.started.v1",
+            "io.serverlessworkflow.workflow.status-changed.v1",
+            "io.serverlessworkflow.task.created.v1",
             "io.serverlessworkflow.task.started.v1",
+            "io.serverlessworkflow.task.status-changed.v1",
             "io.serverlessworkflow.task.completed.v1",
+            "io.serverlessworkflow.task.status-changed.v1",
             "io.serverlessworkflow.workflow.completed.v1",
+            "io.serverlessworkflow.workflow.status-changed.v1",
         ]
     );
-    assert_eq!(seen[2]["data"]["output"], json!({"x": 1}));
+    assert_eq!(seen[5]["data"]["output"], json!({"x": 1}));
 }
 
 #[tokio::test]

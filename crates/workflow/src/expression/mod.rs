@@ -38,7 +38,7 @@ use self::interpreted::Interpreted;
 pub use self::meter::Bounds;
 use self::native::{End, Node};
 use self::source::Wrong;
-pub use self::template::Template;
+pub use self::template::{Mode, Template};
 pub use self::variables::Variables;
 use crate::data::Data;
 

@@ -8,6 +8,16 @@ use super::meter::DEPTH;
 use super::{Bounds, EvalError, Expression, ExpressionError, Variables, expression_text};
 use crate::data::{Data, Fields};
 
+/// Which strings of a value are expressions (specification, section "Evaluate").
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Those in `${ }`.
+    #[default]
+    Strict,
+    /// All strings. One that is not jq, or whose evaluation fails, is itself.
+    Loose,
+}
+
 /// A JSON value in which strings of the form `${ … }` are expressions, at any depth: values of objects and
 /// items of arrays, not keys.
 #[derive(Clone, Debug)]
@@ -18,6 +28,8 @@ enum Part {
     /// A value without expressions, in its original form and in its evaluated form.
     Literal(Value, Data),
     Expression(Expression),
+    /// An expression, and the text that is its value if it fails.
+    Loose(Expression, Data),
     Array(Vec<Part>),
     Object(Vec<(Arc<str>, Part)>),
 }
@@ -25,8 +37,8 @@ enum Part {
 impl Template {
     /// Compiles the expressions in `value`, which may use `variables` (names without `$`). Err: the JSON pointer
     /// of the string within `value`, and what is wrong with it.
-    pub fn parse(value: &Value, variables: &[&str]) -> Result<Self, (String, ExpressionError)> {
-        part(value, variables, &mut String::new(), 0).map(Self)
+    pub fn parse(value: &Value, variables: &[&str], mode: Mode) -> Result<Self, (String, ExpressionError)> {
+        part(value, Names { variables, mode }, &mut String::new(), 0).map(Self)
     }
 
     /// As [`Template::parse`], but a string at the top is an expression with or without `${ }`: the DSL's
@@ -34,13 +46,14 @@ impl Template {
     pub fn parse_expression_or_template(
         value: &Value,
         variables: &[&str],
+        mode: Mode,
     ) -> Result<Self, (String, ExpressionError)> {
         match value {
             Value::String(text) => match Expression::parse(text, variables) {
                 Ok(expression) => Ok(Self(Part::Expression(expression))),
                 Err(error) => Err((String::new(), error)),
             },
-            other => Self::parse(other, variables),
+            other => Self::parse(other, variables, mode),
         }
     }
 
@@ -74,7 +87,7 @@ impl Part {
         let least = |bytes: &mut dyn Iterator<Item = u64>| bytes.min().unwrap_or(super::LINEAR_BYTES);
         match self {
             Self::Literal(..) => super::LINEAR_BYTES,
-            Self::Expression(expression) => expression.quick_bytes(),
+            Self::Expression(expression) | Self::Loose(expression, _) => expression.quick_bytes(),
             Self::Array(items) => least(&mut items.iter().map(Self::quick_bytes)),
             Self::Object(keys) => least(&mut keys.iter().map(|(_, part)| part.quick_bytes())),
         }
@@ -83,7 +96,7 @@ impl Part {
     fn each_expression(&self, look: &mut dyn FnMut(&Expression)) {
         match self {
             Self::Literal(..) => {}
-            Self::Expression(expression) => look(expression),
+            Self::Expression(expression) | Self::Loose(expression, _) => look(expression),
             Self::Array(items) => items.iter().for_each(|item| item.each_expression(look)),
             Self::Object(keys) => keys.iter().for_each(|(_, part)| part.each_expression(look)),
         }
@@ -101,12 +114,13 @@ impl Part {
         match self {
             Self::Literal(_, data) => Ok(data.clone()),
             Self::Expression(expression) => {
-                let bounds = Bounds { memory_bytes: *left_bytes, ..bounds };
-                let value = expression.eval_within(input, variables, bounds)?;
-                if !value.is_shared_with(input) {
-                    *left_bytes = left_bytes.saturating_sub(value.bytes());
+                expression_value(expression, input, variables, bounds, left_bytes)
+            }
+            Self::Loose(expression, text) => {
+                match expression_value(expression, input, variables, bounds, left_bytes) {
+                    Err(EvalError::Failed { .. } | EvalError::Several { .. }) => Ok(text.clone()),
+                    result => result,
                 }
-                Ok(value)
             }
             Self::Array(items) => items.iter().map(eval).collect::<Result<_, _>>().map(Data::list),
             Self::Object(keys) => {
@@ -120,9 +134,31 @@ impl Part {
     }
 }
 
+fn expression_value(
+    expression: &Expression,
+    input: &Data,
+    variables: &dyn Variables,
+    bounds: Bounds,
+    left_bytes: &mut u64,
+) -> Result<Data, EvalError> {
+    let bounds = Bounds { memory_bytes: *left_bytes, ..bounds };
+    let value = expression.eval_within(input, variables, bounds)?;
+    if !value.is_shared_with(input) {
+        *left_bytes = left_bytes.saturating_sub(value.bytes());
+    }
+    Ok(value)
+}
+
+/// The meaning of strings and variables in a value.
+#[derive(Clone, Copy)]
+struct Names<'n> {
+    variables: &'n [&'n str],
+    mode: Mode,
+}
+
 fn part(
     value: &Value,
-    variables: &[&str],
+    names: Names<'_>,
     pointer: &mut String,
     depth: u32,
 ) -> Result<Part, (String, ExpressionError)> {
@@ -133,14 +169,17 @@ fn part(
     let literal = |part: &Part| matches!(part, Part::Literal(..));
     let made = match value {
         Value::String(text) if expression_text(text).is_some() => {
-            let parsed = Expression::parse(text, variables);
+            let parsed = Expression::parse(text, names.variables);
             return parsed.map(Part::Expression).map_err(|error| (pointer.clone(), error));
         }
+        Value::String(text) if names.mode == Mode::Loose => Expression::parse(text, names.variables)
+            .ok()
+            .map(|expression| Part::Loose(expression, Data::from(text.as_str()))),
         Value::Array(items) => {
             let mut parts = Vec::with_capacity(items.len());
             for (at, item) in items.iter().enumerate() {
                 parts.push(within(pointer, &at.to_string(), |pointer| {
-                    part(item, variables, pointer, depth + 1)
+                    part(item, names, pointer, depth + 1)
                 })?);
             }
             if parts.iter().all(literal) { None } else { Some(Part::Array(parts)) }
@@ -148,7 +187,7 @@ fn part(
         Value::Object(keys) => {
             let mut parts = Vec::with_capacity(keys.len());
             for (key, value) in keys {
-                let made = within(pointer, key, |pointer| part(value, variables, pointer, depth + 1))?;
+                let made = within(pointer, key, |pointer| part(value, names, pointer, depth + 1))?;
                 parts.push((Arc::from(key.as_str()), made));
             }
             if parts.iter().all(|(_, part)| literal(part)) { None } else { Some(Part::Object(parts)) }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use super::authorization::Credentials;
 use super::event::FrameId;
 use super::filter::ActiveFilter;
 use super::request::RequestParts;
@@ -34,6 +35,21 @@ pub enum Action {
         request: Box<RequestParts>,
         /// The part of the response that the task uses.
         output: HttpOutput,
+    },
+    /// Read a document that describes a service, and use it as the task says. The instance waits for [`Event::Ended`]: of a call of
+    /// OpenAPI with the result of [`read_answer`](super::read_answer), of a call of AsyncAPI with an
+    /// [`Address`](crate::api_document::Address).
+    Document {
+        /// The frame that waits for the result.
+        frame: FrameId,
+        /// The task.
+        node: NodeId,
+        /// The document.
+        document: Box<DocumentSource>,
+        /// The arguments and credentials of the call of OpenAPI.
+        parameters: Arc<Value>,
+        /// The authorization of that call.
+        credentials: Option<Box<Credentials>>,
     },
     /// Run a script. The instance waits for [`Event::Ended`] if `wait` is true.
     Script {
@@ -88,6 +104,15 @@ pub enum Action {
     Note(Note),
 }
 
+/// The place of a document, with all expressions evaluated.
+#[derive(Debug, Clone)]
+pub enum DocumentSource {
+    /// A file of the app.
+    File(Arc<str>),
+    /// The answer to a request.
+    Request(RequestParts),
+}
+
 /// A message that a workflow sends.
 #[derive(Debug, Clone)]
 pub struct Outgoing {
@@ -139,6 +164,10 @@ pub enum NoteKind {
     Skipped,
     Retried,
     Cancelled,
+    /// A listen with correlations has begun.
+    CorrelationStarted,
+    /// It has ended; the value has the correlated values, by name.
+    CorrelationCompleted,
 }
 
 impl NoteKind {
@@ -151,6 +180,8 @@ impl NoteKind {
             Self::Skipped => "skipped",
             Self::Retried => "retried",
             Self::Cancelled => "cancelled",
+            Self::CorrelationStarted => "correlation-started",
+            Self::CorrelationCompleted => "correlation-completed",
         }
     }
 }

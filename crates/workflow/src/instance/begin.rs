@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::action::NoteKind;
 use super::event::FrameId;
+use super::finish::Ended;
 use super::frame::{Frame, Phase, State, Trying};
 use super::iterate::items;
 use super::run::Run;
@@ -12,7 +13,8 @@ use super::state::Status;
 use super::work::{Then, Work};
 use crate::data::{Data, List};
 use crate::error::{ErrorKind, WorkflowError};
-use crate::program::{Kind, NodeId};
+use crate::expression::Template;
+use crate::program::{Channel, Kind, NodeId};
 
 impl Run<'_> {
     pub(super) fn start(&mut self) {
@@ -23,6 +25,9 @@ impl Run<'_> {
         if self.instance.refused {
             let error = WorkflowError::new(ErrorKind::Validation, "the input nests too deep");
             return self.fault(error.at("/input"), None);
+        }
+        if let Err(error) = self.may_read_as_workflow(&self.program.secrets_at_start) {
+            return self.fault(error.at("/"), None);
         }
         let input = match self.incoming(None, None, data, &raw) {
             Ok(input) => input,
@@ -114,7 +119,12 @@ impl Run<'_> {
                 &input,
             )?)),
         };
-        let started = self.environment.unix_ms;
+        let ended = Ended { started_unix_ms: self.environment.unix_ms, raw, input: &input };
+        let scope = |run: &Self, template: &Template| {
+            let mut scope = run.scope(Some(parent), Some(node), Some(&input), None);
+            scope.raw_input = Some(raw);
+            scope.template(template, &input)
+        };
         let frame = |state: State| Frame {
             node: Some(id),
             parent: Some(parent),
@@ -130,35 +140,34 @@ impl Run<'_> {
         };
         match &node.kind {
             Kind::Set(template) => {
-                let output =
-                    self.scope(Some(parent), Some(node), Some(&input), None).template(template, &input)?;
-                self.finish(parent, slot, id, started, input, output, node.then.into())?;
+                let output = scope(self, template)?;
+                self.finish(parent, slot, id, ended, output, node.then.into())?;
             }
             Kind::Switch(cases) => {
                 let mut taken = node.then;
                 for case in cases {
-                    let scope = self.scope(Some(parent), Some(node), Some(&input), None);
+                    let mut scope = self.scope(Some(parent), Some(node), Some(&input), None);
+                    scope.raw_input = Some(raw);
                     if case.when.as_ref().map_or(Ok(true), |when| scope.is_true(when, &input))? {
                         taken = case.then;
                         break;
                     }
                 }
                 let output = input.clone();
-                self.finish(parent, slot, id, started, input, output, taken.into())?;
+                self.finish(parent, slot, id, ended, output, taken.into())?;
             }
             Kind::Raise(template) => {
-                let value =
-                    self.scope(Some(parent), Some(node), Some(&input), None).json(template, &input)?;
+                let value = scope(self, template)?.to_json();
                 return Err(raised(&value)?);
             }
             Kind::Emit(emit) => {
-                let output = self.emit(parent, id, emit, &input)?;
-                self.finish(parent, slot, id, started, input, output, node.then.into())?;
+                let output = self.emit(parent, id, emit, raw, &input)?;
+                self.finish(parent, slot, id, ended, output, node.then.into())?;
             }
-            Kind::Publish(publish) => {
-                self.publish(parent, id, publish, &input)?;
+            Kind::Publish(publish) if matches!(publish.channel, Channel::Topic(_)) => {
+                self.publish(parent, id, publish, None, raw, &input)?;
                 let output = input.clone();
-                self.finish(parent, slot, id, started, input, output, node.then.into())?;
+                self.finish(parent, slot, id, ended, output, node.then.into())?;
             }
             Kind::Wait(duration) => {
                 let due_ms = self.environment.now_ms.saturating_add(self.duration(
@@ -174,6 +183,15 @@ impl Run<'_> {
                 let list = self.add(frame);
                 self.enter_list(list, 0, input);
             }
+            Kind::Function(function) => {
+                let arguments = match &function.with {
+                    None => input.clone(),
+                    Some(with) => scope(self, with)?,
+                };
+                let frame = frame(State::List);
+                let list = self.add(frame);
+                self.enter_list(list, 0, arguments);
+            }
             Kind::Fork(fork) => {
                 let outputs = vec![None; fork.branches.len()];
                 let frame = frame(State::Fork { outputs, left: fork.branches.len() as u32 });
@@ -184,7 +202,8 @@ impl Run<'_> {
                 }
             }
             Kind::For(each) => {
-                let scope = self.scope(Some(parent), Some(node), Some(&input), None);
+                let mut scope = self.scope(Some(parent), Some(node), Some(&input), None);
+                scope.raw_input = Some(raw);
                 let items = items(scope.expression(&each.items, &input)?)?;
                 let len = items.items().map_or(0, List::len);
                 let outputs = if each.parallel.is_some() { vec![None; len] } else { Vec::new() };
@@ -199,12 +218,18 @@ impl Run<'_> {
                 let id = self.add(frame);
                 self.attempt(id, tried).inspect_err(|_| drop(self.instance.take_frame(id)))?;
             }
-            Kind::Listen(_) => {
+            Kind::Listen(listen) if listen.operation.is_none() => {
                 let frame = frame(State::Listen(Box::default()));
                 let id = self.add(frame);
-                self.begin_listening(id).inspect_err(|_| drop(self.instance.take_frame(id)))?;
+                self.begin_listening(id, None).inspect_err(|_| drop(self.instance.take_frame(id)))?;
             }
-            Kind::Call(_) | Kind::Http(_) | Kind::RunScript(_) | Kind::RunWorkflow(_) => {
+            Kind::Call(_)
+            | Kind::Http(_)
+            | Kind::OpenApi(_)
+            | Kind::RunScript(_)
+            | Kind::RunWorkflow(_)
+            | Kind::Publish(_)
+            | Kind::Listen(_) => {
                 let frame = frame(State::Call);
                 let id = self.add(frame);
                 if let Err(error) = self.start_call(id) {

@@ -4,16 +4,20 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::action::Action;
+use super::action::{Action, DocumentSource};
+use super::authorization::{Credentials, credentials};
 use super::depth::taken_in;
 use super::event::FrameId;
 use super::frame::State;
-use super::request::request;
+use super::request::{RequestParts, fill, request};
 use super::run::Run;
+use super::scope::{Scope, text};
 use super::work::Work;
+use crate::api_document::Address;
+use crate::data::Data;
 use crate::error::WorkflowError;
 use crate::expression::Template;
-use crate::program::Kind;
+use crate::program::{Channel, Kind, Listen, Publish, Resource, ResourcePlace};
 use crate::weight::weight;
 
 impl Run<'_> {
@@ -23,8 +27,13 @@ impl Run<'_> {
         let Some(node_id) = frame.node else { return Ok(()) };
         let node = self.program.node(node_id);
         let input = &frame.input;
-        let mut scope = self.scope(frame.parent, Some(node), Some(input), None);
-        scope.started_unix_ms = frame.started_unix_ms;
+        let mut scope = self.frame_scope(frame);
+        let credentials = match node.kind.authentication() {
+            Some(authentication) => Some(credentials(authentication, &scope, input)?),
+            None => None,
+        };
+        let authorization = credentials.as_ref().map(Credentials::descriptor);
+        scope.authorization = authorization.as_ref();
         let or_input = |template: &Option<Template>| match template {
             None => Ok(Arc::new(input.to_json())),
             Some(template) => scope.json(template, input).map(Arc::new),
@@ -40,8 +49,26 @@ impl Run<'_> {
             Kind::Http(http) => Action::Request {
                 frame: id,
                 node: node_id,
-                request: Box::new(request(http, &scope, input)?),
+                request: Box::new(request(http, credentials, &scope, input)?),
                 output: http.output,
+            },
+            Kind::OpenApi(call) => Action::Document {
+                frame: id,
+                node: node_id,
+                document: Box::new(document_source(&call.document, &scope, input)?),
+                parameters: match &call.parameters {
+                    None => Arc::new(Value::Null),
+                    Some(parameters) => Arc::new(scope.json(parameters, input)?),
+                },
+                credentials: credentials.map(Box::new),
+            },
+            Kind::Publish(Publish { channel: Channel::Operation(document, _), .. })
+            | Kind::Listen(Listen { operation: Some((document, _)), .. }) => Action::Document {
+                frame: id,
+                node: node_id,
+                document: Box::new(document_source(document, &scope, input)?),
+                parameters: Arc::new(Value::Null),
+                credentials: None,
             },
             Kind::RunScript(script) => {
                 if !script.wait {
@@ -79,6 +106,7 @@ impl Run<'_> {
             Action::Call { body, .. }
             | Action::Workflow { input: body, .. }
             | Action::Script { input: body, .. } => weight(body) as u64,
+            Action::Document { parameters: body, .. } => weight(body) as u64,
             Action::Request { request, .. } => request.bytes(),
             _ => 0,
         };
@@ -95,12 +123,53 @@ impl Run<'_> {
         let Some(frame) = self.frame(id).filter(|frame| matches!(frame.state, State::Call)) else { return };
         let (Some(parent), Some(node)) = (frame.parent, frame.node) else { return };
         let (slot, raw) = (frame.slot, frame.raw.clone());
-        match result.and_then(|output| taken_in(&output)) {
-            Ok(output) => self.finish_frame(id, output, None),
+        let input = frame.input.clone();
+        let ended = match (result, &self.program.node(node).kind) {
+            (Ok(output), Kind::Publish(publish)) => {
+                let topic = fill(&address_of(&output), &input);
+                self.publish(parent, node, publish, Some(topic), &raw, &input).map(|()| Some(input))
+            }
+            (Ok(output), Kind::Listen(_)) => {
+                let topic = fill(&address_of(&output), &input);
+                self.instance.wait_for_events(id);
+                self.begin_listening(id, Some(topic)).map(|()| None)
+            }
+            (result, _) => result.and_then(|output| taken_in(&output)).map(Some),
+        };
+        match ended {
+            Ok(None) => {}
+            Ok(Some(output)) => self.finish_frame(id, output, None),
             Err(error) => {
                 self.instance.take_frame(id);
                 self.push(Work::Fail { parent, slot, node, raw, error });
             }
         }
     }
+}
+
+/// The address that the host has found.
+fn address_of(value: &Value) -> String {
+    serde_json::from_value(value.clone()).map(|Address { address }| address).unwrap_or_default()
+}
+
+fn document_source(
+    document: &Resource,
+    scope: &Scope<'_>,
+    input: &Data,
+) -> Result<DocumentSource, WorkflowError> {
+    let template = match &document.place {
+        ResourcePlace::File(file) => return Ok(DocumentSource::File(Arc::from(file.as_str()))),
+        ResourcePlace::Url(template) => template,
+    };
+    let url = fill(&text(scope.json(template, input)?), input);
+    let credentials = match &document.authentication {
+        Some(authentication) => Some(credentials(authentication, scope, input)?),
+        None => None,
+    };
+    Ok(DocumentSource::Request(RequestParts {
+        method: "GET".to_owned(),
+        url,
+        credentials,
+        ..RequestParts::default()
+    }))
 }

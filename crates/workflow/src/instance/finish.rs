@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::action::NoteKind;
+use super::authorization::credentials;
 use super::depth::bounded;
 use super::event::FrameId;
 use super::frame::{Frame, Phase, State};
@@ -12,8 +13,18 @@ use super::state::Status;
 use super::work::{Then, Work};
 use crate::data::Data;
 use crate::error::{ErrorKind, WorkflowError};
+use crate::expression::Template;
 use crate::program::{DataFlow, Kind, Node, NodeId};
 use crate::schema::Schema;
+
+/// The start of a task that has ended.
+#[derive(Clone, Copy)]
+pub(super) struct Ended<'d> {
+    pub(super) started_unix_ms: u64,
+    /// Its input before `input.from`.
+    pub(super) raw: &'d Data,
+    pub(super) input: &'d Data,
+}
 
 impl Run<'_> {
     /// Validates and transforms the input of a task, or of the workflow.
@@ -32,18 +43,16 @@ impl Run<'_> {
     }
 
     /// A task without a frame of its own has ended.
-    #[expect(clippy::too_many_arguments, reason = "these are the parts of a frame that was never made")]
     pub(super) fn finish(
         &mut self,
         parent: FrameId,
         slot: u32,
         id: NodeId,
-        started_unix_ms: u64,
-        input: Data,
+        ended: Ended<'_>,
         output: Data,
         flow: Then,
     ) -> Result<(), WorkflowError> {
-        let output = self.outgoing(parent, id, started_unix_ms, &input, output)?;
+        let output = self.outgoing(parent, id, ended, output)?;
         self.note(NoteKind::Completed, parent, Some(id), &output);
         self.push(Work::Done { parent, slot, output, flow });
         Ok(())
@@ -59,7 +68,8 @@ impl Run<'_> {
             return;
         };
         let flow = flow.unwrap_or_else(|| self.program.node(node).then.into());
-        if let Err(error) = self.finish(parent, slot, node, started_unix_ms, input, output, flow) {
+        let ended = Ended { started_unix_ms, raw: &raw, input: &input };
+        if let Err(error) = self.finish(parent, slot, node, ended, output, flow) {
             self.push(Work::Fail { parent, slot, node, raw, error });
         }
     }
@@ -76,25 +86,35 @@ impl Run<'_> {
         &mut self,
         parent: FrameId,
         id: NodeId,
-        started_unix_ms: u64,
-        input: &Data,
+        ended: Ended<'_>,
         raw: Data,
     ) -> Result<Data, WorkflowError> {
         let program = self.program;
         let node = program.node(id);
-        let output = match &node.data.output {
-            None => raw,
-            Some(template) => {
-                let mut scope = self.scope(Some(parent), Some(node), Some(input), Some(&raw));
-                scope.started_unix_ms = started_unix_ms;
-                scope.template(template, &raw)?
+        let Ended { started_unix_ms, raw: raw_input, input } = ended;
+        let shows = node.data.output.is_some() || node.data.export.is_some();
+        let authorization = match node.kind.authentication().filter(|_| shows) {
+            Some(authentication) => {
+                let scope = self.scope(Some(parent), Some(node), Some(input), None);
+                Some(credentials(authentication, &scope, input)?.descriptor())
             }
+            None => None,
+        };
+        let scope = |run: &Self, output: &Data, template: &Template| {
+            let mut scope = run.scope(Some(parent), Some(node), Some(input), Some(output));
+            scope.started_unix_ms = started_unix_ms;
+            scope.raw_input = Some(raw_input);
+            scope.raw_output = Some(&raw);
+            scope.authorization = authorization.as_ref();
+            scope.template(template, output)
+        };
+        let output = match &node.data.output {
+            None => raw.clone(),
+            Some(template) => scope(self, &raw, template)?,
         };
         check(node.data.output_schema.as_ref(), &output, "the output")?;
         if let Some(template) = &node.data.export {
-            let mut scope = self.scope(Some(parent), Some(node), Some(input), Some(&output));
-            scope.started_unix_ms = started_unix_ms;
-            let context = scope.template(template, &output)?;
+            let context = scope(self, &output, template)?;
             check(node.data.export_schema.as_ref(), &context, "the export")?;
             self.instance.context = context;
         }
@@ -174,13 +194,14 @@ impl Run<'_> {
     /// The workflow has ended with `output`.
     fn complete(&mut self, raw: Data) {
         let program = self.program;
-        let output = match &program.data.output {
+        let may_read = self.may_read_as_workflow(&program.secrets_at_end);
+        let output = may_read.and_then(|()| match &program.data.output {
             None => Ok(raw.clone()),
             Some(template) => {
                 let input = self.root().map_or(&self.instance.input, |(_, root)| &root.input);
                 self.scope(None, None, Some(input), Some(&raw)).template(template, &raw)
             }
-        };
+        });
         let output = output.and_then(|output| {
             check(program.data.output_schema.as_ref(), &output, "the output").map(|()| output)
         });

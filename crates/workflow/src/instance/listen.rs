@@ -4,19 +4,20 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::action::Action;
+use super::action::{Action, NoteKind};
 use super::depth::event_taken_in;
 use super::event::FrameId;
-use super::filter::{ActiveFilter, has_attributes};
+use super::filter::{ActiveFilter, has_attributes, has_patterns};
 use super::frame::{Frame, State};
 use super::listen_state::{Listening, Resolved, item_bytes};
 use super::rules::{firing_value, parse_rule};
 use super::run::Run;
 use super::work::Work;
-use crate::data::Data;
+use crate::data::{Data, Fields};
 use crate::error::{ErrorKind, WorkflowError};
 use crate::event::{read, subset};
-use crate::program::{DataTest, EventFilter, Kind, Listen, Mode, Until};
+use crate::expression::Expression;
+use crate::program::{Consume, DataTest, EventFilter, Kind, Listen, Mode, Read, Until};
 use crate::synthesizer::{Firing, Synthesizer};
 
 /// Maximum number of events that wait for `foreach`.
@@ -30,20 +31,22 @@ fn kept(value: &Value) -> Data {
 }
 
 impl Run<'_> {
-    /// Subscribes to the events of a listen.
-    pub(super) fn begin_listening(&mut self, id: FrameId) -> Result<(), WorkflowError> {
+    /// Subscribes to the events of a listen; `topic` is that of an operation, which the definition does not have.
+    pub(super) fn begin_listening(
+        &mut self,
+        id: FrameId,
+        topic: Option<String>,
+    ) -> Result<(), WorkflowError> {
         let Some((frame, listen)) = self.listen_of(id) else { return Ok(()) };
         let mut filters = Vec::new();
         for filter in wanted(listen) {
-            let scope = self.scope(
-                frame.parent,
-                frame.node.map(|node| self.program.node(node)),
-                Some(&frame.input),
-                None,
-            );
+            let scope = self.frame_scope(frame);
             let mut resolved = Resolved { attributes: Vec::new(), expect: Vec::new() };
             for (name, template) in &filter.attributes {
                 resolved.attributes.push((name.clone(), scope.json(template, &frame.input)?));
+            }
+            if let Some(topic) = &topic {
+                resolved.attributes.push(("subject".to_owned(), Value::from(topic.as_str())));
             }
             for (index, correlation) in filter.correlate.iter().enumerate() {
                 if let Some(expect) = &correlation.expect {
@@ -52,6 +55,8 @@ impl Run<'_> {
             }
             filters.push(resolved);
         }
+        let consumes = listen.consume.is_some();
+        let (node, correlates) = (frame.node, wanted(listen).any(|filter| !filter.correlate.is_empty()));
         if let Some(rule) = &listen.rule {
             let rule = parse_rule(rule, listen.strategy.filters.len());
             let rule =
@@ -62,7 +67,64 @@ impl Run<'_> {
         if let Some(listening) = self.listening(id) {
             listening.filters = filters;
         }
-        self.listen_again(id)
+        if correlates {
+            self.note(NoteKind::CorrelationStarted, id, node, &Data::Null);
+        }
+        self.listen_again(id)?;
+        if consumes {
+            self.begin_consuming(id)?;
+        }
+        Ok(())
+    }
+
+    /// Begins the time of a subscription, or ends it if it wants no message.
+    fn begin_consuming(&mut self, id: FrameId) -> Result<(), WorkflowError> {
+        let Some((frame, Listen { consume: Some(consume), .. })) = self.listen_of(id) else {
+            return Ok(());
+        };
+        let duration = consume.duration.as_ref();
+        let ms =
+            duration.map(|duration| self.duration(duration, frame.parent, &frame.input)).transpose()?;
+        let due_ms = ms.map(|ms| self.environment.now_ms.saturating_add(ms));
+        if let Some(frame) = self.frame_mut(id) {
+            frame.due_ms = due_ms;
+        }
+        self.check_end(id);
+        self.go_on(id);
+        Ok(())
+    }
+
+    /// The time of a subscription is over: it has the messages that it has got.
+    pub(super) fn consumed(&mut self, id: FrameId) {
+        if let Some(listening) = self.listening(id) {
+            listening.ending = true;
+        }
+        self.go_on(id);
+    }
+
+    /// Notes the correlated values of a listen that has ended.
+    fn note_correlation(&mut self, id: FrameId) {
+        if !self.environment.observed {
+            return;
+        }
+        let Some((frame, listen)) = self.listen_of(id) else { return };
+        let State::Listen(listening) = &frame.state else { return };
+        let mut keys: Fields = listening
+            .correlation
+            .iter()
+            .map(|(name, value)| (Arc::from(name.as_str()), value.clone()))
+            .collect();
+        for (filter, resolved) in wanted(listen).zip(&listening.filters) {
+            for (index, value) in &resolved.expect {
+                if let Some(correlation) = filter.correlate.get(*index as usize) {
+                    keys.insert(Arc::from(correlation.name.as_str()), value.clone());
+                }
+            }
+        }
+        if wanted(listen).any(|filter| !filter.correlate.is_empty()) {
+            let node = frame.node;
+            self.note(NoteKind::CorrelationCompleted, id, node, &Data::object_of(keys));
+        }
     }
 
     /// Subscribes again.
@@ -71,6 +133,7 @@ impl Run<'_> {
         let State::Listen(listening) = &frame.state else { return Ok(()) };
         let active = |(filter, resolved): (&EventFilter, &Resolved)| ActiveFilter {
             attributes: resolved.attributes.clone(),
+            patterns: filter.patterns.clone(),
             correlate: resolved
                 .expect
                 .iter()
@@ -113,10 +176,15 @@ impl Run<'_> {
         }
         let Some((_, listen)) = self.listen_of(id) else { return };
         let (filters, how) = (listen.strategy.filters.len(), listen.read);
-        let ends = source as usize >= filters;
-        if ends {
+        if source as usize >= filters {
+            let needed = match &listen.strategy.until {
+                Some(Until::Events(needed)) => needed.len(),
+                _ => 0,
+            };
             if let Some(listening) = self.listening(id) {
-                listening.ending = true;
+                let of_until =
+                    listening.matched.iter().filter(|source| **source as usize >= filters).count();
+                listening.ending = of_until >= needed;
             }
             return self.go_on(id);
         }
@@ -146,25 +214,27 @@ impl Run<'_> {
         else {
             return Ok(false);
         };
-        let all = listen.strategy.mode == Mode::All && listen.rule.is_none();
+        let of_until = source as usize >= listen.strategy.filters.len();
+        let all = match (of_until, &listen.strategy.until) {
+            (true, until) => matches!(until, Some(Until::Events(_))),
+            (false, _) => listen.strategy.mode == Mode::All && listen.rule.is_none(),
+        };
         if listening.ending || (all && listening.matched.contains(&source)) {
             return Ok(false);
         }
-        if !has_attributes(&resolved.attributes, json) {
+        if !has_attributes(&resolved.attributes, json) || !has_patterns(&filter.patterns, json) {
             return Ok(false);
         }
-        let scope = self.scope(
-            frame.parent,
-            frame.node.map(|node| self.program.node(node)),
-            Some(&frame.input),
-            None,
-        );
+        let scope = self.frame_scope(frame);
         let data = event.get("data").cloned().unwrap_or_default();
         let fits = match &filter.data {
             None => true,
             Some(DataTest::Contains(wanted)) => subset(wanted, json.get("data").unwrap_or(&Value::Null)),
             // A condition that fails on the data does not match.
             Some(DataTest::Condition(condition)) => scope.is_true(condition, &data).unwrap_or(false),
+            Some(DataTest::Message(condition)) => {
+                scope.is_true(condition, &kept(&read(json, Read::Message))).unwrap_or(false)
+            }
         };
         if !fits {
             return Ok(false);
@@ -239,19 +309,18 @@ impl Run<'_> {
         let State::Listen(listening) = &frame.state else { return };
         let strategy = &listen.strategy;
         let ends = match (&strategy.until, strategy.mode) {
+            _ if listen.consume.is_some() => match self.has_consumed(frame, listen, listening) {
+                Ok(ends) => ends,
+                Err(error) => return self.fail_listen(id, error),
+            },
             (Some(Until::Condition(condition)), _) => {
-                let scope = self.scope(
-                    frame.parent,
-                    frame.node.map(|node| self.program.node(node)),
-                    Some(&frame.input),
-                    None,
-                );
+                let scope = self.frame_scope(frame);
                 match scope.is_true(condition, &listening.list()) {
                     Ok(ends) => ends,
                     Err(error) => return self.fail_listen(id, error),
                 }
             }
-            (Some(Until::Event(_) | Until::Never), _) => false,
+            (Some(Until::Event(_) | Until::Events(_) | Until::Never), _) => false,
             (None, Mode::All) if listen.rule.is_none() => listening.collected() >= strategy.filters.len(),
             (None, _) => true,
         };
@@ -264,6 +333,23 @@ impl Run<'_> {
         }
     }
 
+    /// True if a subscription has all messages that it wants.
+    fn has_consumed(
+        &self,
+        frame: &Frame,
+        listen: &Listen,
+        listening: &Listening,
+    ) -> Result<bool, WorkflowError> {
+        let Some(Consume { amount, condition, until, .. }) = &listen.consume else { return Ok(false) };
+        let (scope, messages) = (self.frame_scope(frame), listening.list());
+        let is = |expression: &Option<Expression>, default: bool| match expression {
+            Some(expression) => scope.is_true(expression, &messages),
+            None => Ok(default),
+        };
+        let is_enough = amount.is_some_and(|amount| listening.collected() as u64 >= amount);
+        Ok(is_enough || is(until, false)? || !is(condition, true)?)
+    }
+
     /// Begins `foreach` for the next event, or ends the listen.
     fn go_on(&mut self, id: FrameId) {
         let unix_ms = self.environment.unix_ms;
@@ -274,6 +360,7 @@ impl Run<'_> {
         let Some(item) = listening.queue.pop_front() else {
             if listening.ending {
                 let output = listening.list();
+                self.note_correlation(id);
                 self.actions.push(Action::Unlisten { frame: id });
                 self.finish_composed(id, output);
             }
@@ -336,6 +423,7 @@ impl Run<'_> {
         let node = frame.node.map(|node| self.program.node(node));
         let scope = |output| {
             let mut scope = self.scope(frame.parent, node, Some(&frame.input), Some(output));
+            scope.raw_input = Some(&frame.raw);
             scope.extra = &extra;
             scope
         };
@@ -366,7 +454,7 @@ impl Run<'_> {
 /// All filters of a listen: its own filters, then those of `until`.
 fn wanted(listen: &Listen) -> impl Iterator<Item = &EventFilter> {
     let until = match &listen.strategy.until {
-        Some(Until::Event(filters)) => filters.as_slice(),
+        Some(Until::Event(filters) | Until::Events(filters)) => filters.as_slice(),
         _ => &[],
     };
     listen.strategy.filters.iter().chain(until)

@@ -13,7 +13,7 @@ pub(super) struct Listening {
     pub(super) filters: Vec<Resolved>,
     /// Events that it has received.
     pub(super) events: Data,
-    /// Filters of an `all` that have received their event.
+    /// Filters of an `all`, also that of `until`, that have received their event.
     pub(super) matched: Vec<u32>,
     pub(super) correlation: BTreeMap<String, Data>,
     /// For `foreach`.

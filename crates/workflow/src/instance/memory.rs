@@ -25,6 +25,15 @@ impl Instance {
         Some(frame)
     }
 
+    /// Makes a frame that waited for a document wait for events.
+    pub(super) fn wait_for_events(&mut self, id: FrameId) {
+        if let Some(frame) = self.frames.get_mut(&id) {
+            self.calls -= u32::from(frame.is_call());
+            frame.state = State::Listen(Box::default());
+            self.hold(id, size_of::<Listening>() as u64);
+        }
+    }
+
     /// Adds to the memory that a frame holds.
     pub(super) fn hold(&mut self, id: FrameId, bytes: u64) {
         if let Some(frame) = self.frames.get_mut(&id) {

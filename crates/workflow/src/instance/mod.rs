@@ -6,6 +6,7 @@
 
 mod action;
 mod advance;
+mod authorization;
 mod begin;
 mod calls;
 mod depth;
@@ -30,11 +31,13 @@ mod stored;
 mod timers;
 mod work;
 
-pub use action::{Action, Content, Note, NoteKind, Outgoing};
+pub use action::{Action, Content, DocumentSource, Note, NoteKind, Outgoing};
+pub use authorization::{Credentials, TokenEncoding, TokenEndpoint, TokenRequest};
+pub(crate) use authorization::{unsupported_client, unsupported_grant};
 pub use event::{Cut, Environment, Event, FrameId};
 pub use filter::{ActiveFilter, accepts, has_attributes_of, start_filter};
 pub use permits::{Effect, Permits, Refused};
-pub use request::{RequestParts, read_answer};
+pub use request::{RequestParts, SentRequest, read_answer};
 pub use rules::{ScheduleRuleError, firing_value, schedule_rule};
 pub use run::NextTask;
 pub use state::{Instance, Status};

@@ -43,6 +43,8 @@ pub enum Effect {
     Send,
     /// Expressions of the task read a secret.
     ReadSecret,
+    /// Expressions of the workflow itself read a secret.
+    ReadSecretOfWorkflow,
 }
 
 fn allow_any(_: &Outgoing) -> Result<(), WorkflowError> {
@@ -86,18 +88,28 @@ impl Run<'_> {
     /// # Errors
     /// Expressions of the task name a secret that is not there.
     pub(super) fn may_read_secrets(&mut self, id: NodeId) -> Result<(), WorkflowError> {
-        if self.program.node(id).secrets.is_empty() {
+        self.may_read(&self.program.node(id).secrets, Effect::ReadSecret)
+    }
+
+    /// # Errors
+    /// A secret is not there that an expression of the workflow itself names; `named` are all that it names.
+    pub(super) fn may_read_as_workflow(&mut self, named: &[String]) -> Result<(), WorkflowError> {
+        self.may_read(named, Effect::ReadSecretOfWorkflow)
+    }
+
+    fn may_read(&mut self, named: &[String], effect: Effect) -> Result<(), WorkflowError> {
+        if named.is_empty() {
             return Ok(());
         }
         match self.environment.permits {
             Permits::Asked(_) => {
                 let secrets = self.environment.secrets;
-                match self.program.missing_secret(id, &|name| secrets.get(name).is_some()) {
+                match self.program.missing_of(named, &|name| secrets.get(name).is_some()) {
                     None => Ok(()),
-                    Some(error) => Err(self.refuse(Effect::ReadSecret, error)),
+                    Some(error) => Err(self.refuse(effect, error)),
                 }
             }
-            Permits::Recorded(refused) => self.repeated(refused, Effect::ReadSecret),
+            Permits::Recorded(refused) => self.repeated(refused, effect),
         }
     }
 

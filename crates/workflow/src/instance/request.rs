@@ -4,10 +4,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
+use super::authorization::Credentials;
 use super::scope::{Scope, text};
 use crate::data::Data;
 use crate::error::{ErrorKind, WorkflowError};
-use crate::program::{Authentication, Http, HttpOutput};
+use crate::program::{Http, HttpOutput};
 
 /// An HTTP request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -20,16 +21,31 @@ pub struct RequestParts {
     pub headers: Vec<(String, String)>,
     /// The body.
     pub body: Vec<u8>,
+    /// The authorization that is added to the headers when the request is sent.
+    pub credentials: Option<Credentials>,
 }
 
 impl RequestParts {
+    /// Sets a form as the body.
+    pub(crate) fn set_form(&mut self, fields: Vec<(String, String)>) {
+        self.body =
+            url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish().into_bytes();
+        self.headers.push(("content-type".to_owned(), "application/x-www-form-urlencoded".to_owned()));
+    }
+
     pub(super) fn bytes(&self) -> u64 {
         let headers: usize = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
-        (self.url.len() + headers + self.body.len()) as u64
+        let credentials = self.credentials.as_ref().map_or(0, Credentials::bytes);
+        (self.url.len() + headers + self.body.len() + credentials) as u64
     }
 }
 
-pub(super) fn request(http: &Http, scope: &Scope<'_>, input: &Data) -> Result<RequestParts, WorkflowError> {
+pub(super) fn request(
+    http: &Http,
+    credentials: Option<Credentials>,
+    scope: &Scope<'_>,
+    input: &Data,
+) -> Result<RequestParts, WorkflowError> {
     let bad = |detail: String| WorkflowError::new(ErrorKind::Configuration, detail);
     let endpoint = text(scope.json(&http.endpoint, input)?);
     let endpoint = fill(&endpoint, input);
@@ -78,23 +94,11 @@ pub(super) fn request(http: &Http, scope: &Scope<'_>, input: &Data) -> Result<Re
             }
         },
     };
-    match &http.authentication {
-        None => {}
-        Some(Authentication::Basic(user, password)) => {
-            let (user, password) = (text(scope.json(user, input)?), text(scope.json(password, input)?));
-            let token = STANDARD.encode(format!("{user}:{password}"));
-            headers.push(("authorization".to_owned(), format!("Basic {token}")));
-        }
-        Some(Authentication::Bearer(token)) => {
-            let token = text(scope.json(token, input)?);
-            headers.push(("authorization".to_owned(), format!("Bearer {token}")));
-        }
-    }
-    Ok(RequestParts { method: http.method.clone(), url: url.into(), headers, body })
+    Ok(RequestParts { method: http.method.clone(), url: url.into(), headers, body, credentials })
 }
 
 /// `{name}` in a URL is the value of that name in the input (RFC 6570, level 1).
-fn fill(endpoint: &str, input: &Data) -> String {
+pub(super) fn fill(endpoint: &str, input: &Data) -> String {
     let mut filled = String::with_capacity(endpoint.len());
     let mut rest = endpoint;
     while let Some((before, after)) = rest.split_once('{') {
@@ -116,13 +120,33 @@ fn fill(endpoint: &str, input: &Data) -> String {
     filled
 }
 
-/// What a task makes of an HTTP answer.
+/// The part of a request that `output: response` shows. The header that an authentication policy adds is not a part of it, so
+/// that credentials do not become data.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SentRequest {
+    /// The method, in upper case.
+    pub method: String,
+    /// The URL with its query.
+    pub uri: String,
+    /// Names and values.
+    pub headers: Vec<(String, String)>,
+}
+
+impl From<&RequestParts> for SentRequest {
+    fn from(request: &RequestParts) -> Self {
+        let RequestParts { method, url, headers, .. } = request;
+        Self { method: method.clone(), uri: url.clone(), headers: headers.clone() }
+    }
+}
+
+/// What a task makes of an HTTP answer to the request `sent`.
 ///
 /// # Errors
 /// A `communication` error with the answer's status, where that is none of success (200 to 299, with `redirect` to 399).
 pub fn read_answer(
     output: HttpOutput,
     redirect: bool,
+    sent: &SentRequest,
     status: u16,
     headers: &[(String, String)],
     body: &[u8],
@@ -146,9 +170,15 @@ pub fn read_answer(
         HttpOutput::Content => content(),
         HttpOutput::Raw => Value::from(STANDARD.encode(body)),
         HttpOutput::Response => {
-            let headers: serde_json::Map<String, Value> =
-                headers.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str()))).collect();
-            json!({"statusCode": status, "headers": headers, "content": content()})
+            let of = |headers: &[(String, String)]| -> serde_json::Map<String, Value> {
+                headers.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str()))).collect()
+            };
+            json!({
+                "request": {"method": sent.method, "uri": sent.uri, "headers": of(&sent.headers)},
+                "statusCode": status,
+                "headers": of(headers),
+                "content": content(),
+            })
         }
     })
 }

@@ -77,12 +77,7 @@ impl Run<'_> {
             return Ok(true);
         }
         let Some(frame) = self.frame(id) else { return Ok(false) };
-        let mut scope = self.scope(
-            frame.parent,
-            frame.node.map(|node| self.program.node(node)),
-            Some(&frame.input),
-            None,
-        );
+        let mut scope = self.frame_scope(frame);
         let extra = [(variable, error), ("error", error)];
         scope.extra = &extra;
         let yes = when.map_or(Ok(true), |when| scope.is_true(when, &frame.input))?;

@@ -75,8 +75,20 @@ impl<'a> Run<'a> {
             started_unix_ms: self.environment.unix_ms,
             input,
             output,
+            raw_input: None,
+            raw_output: None,
+            authorization: None,
             extra: &[],
         }
+    }
+
+    /// The variables of expressions of a task that has a frame.
+    pub(super) fn frame_scope<'s>(&'s self, frame: &'s Frame) -> Scope<'s> {
+        let node = frame.node.map(|node| self.program.node(node));
+        let mut scope = self.scope(frame.parent, node, Some(&frame.input), None);
+        scope.started_unix_ms = frame.started_unix_ms;
+        scope.raw_input = Some(&frame.raw);
+        scope
     }
 
     pub(super) fn duration(
@@ -100,6 +112,7 @@ impl<'a> Run<'a> {
         let Some(node) = frame.node else { return Some(&self.program.root) };
         match (&self.program.node(node).kind, &frame.state) {
             (Kind::Do(block), _) => Some(block),
+            (Kind::Function(function), _) => Some(&function.block),
             (Kind::For(each), State::List) => Some(&each.block),
             (Kind::Listen(listen), State::List) => listen.foreach.as_ref().map(|foreach| &foreach.block),
             (Kind::Try(tried), State::Try(trying)) => match trying.phase {

@@ -22,6 +22,12 @@ pub(super) struct Scope<'a> {
     pub started_unix_ms: u64,
     pub input: Option<&'a Data>,
     pub output: Option<&'a Data>,
+    /// The input before `input.from`; `None` if it is the same as `input`.
+    pub raw_input: Option<&'a Data>,
+    /// The output before `output.as`; `None` if it is the same as `output`.
+    pub raw_output: Option<&'a Data>,
+    /// `$authorization`
+    pub authorization: Option<&'a Data>,
     /// Additional variables.
     pub extra: &'a [(&'a str, &'a Data)],
 }
@@ -64,7 +70,7 @@ impl Variables for Scope<'_> {
             "runtime" => Data::from_json(self.environment.runtime).ok(),
             "workflow" => Some(self.workflow()),
             "task" => self.node.map(|node| self.task(node)),
-            "authorization" => Some(Data::Null),
+            "authorization" => self.authorization.cloned(),
             _ => self.named(name),
         }
     }
@@ -83,26 +89,22 @@ impl Scope<'_> {
     }
 
     fn workflow(&self) -> Data {
-        let Program { namespace, name, version, .. } = self.program;
-        let document = Data::of([
-            ("namespace", namespace.as_str().into()),
-            ("name", name.as_str().into()),
-            ("version", version.as_str().into()),
-        ]);
         Data::of([
             ("id", Data::Str(self.instance.id.clone())),
-            ("definition", Data::of([("document", document)])),
+            ("definition", self.program.definition.clone()),
             ("input", self.instance.input.clone()),
             ("startedAt", moment(self.instance.started_unix_ms)),
         ])
     }
 
     fn task(&self, node: &Node) -> Data {
+        let or = |raw: Option<&Data>, other: Option<&Data>| raw.or(other).cloned().unwrap_or_default();
         Data::of([
             ("name", node.name.as_str().into()),
             ("reference", node.path.as_str().into()),
-            ("input", self.input.cloned().unwrap_or_default()),
-            ("output", self.output.cloned().unwrap_or_default()),
+            ("definition", self.program.definition_at(&node.path)),
+            ("input", or(self.raw_input, self.input)),
+            ("output", or(self.raw_output, self.output)),
             ("startedAt", moment(self.started_unix_ms)),
         ])
     }

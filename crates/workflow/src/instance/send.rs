@@ -11,7 +11,7 @@ use super::run::Run;
 use super::scope::{rfc3339, text};
 use crate::data::Data;
 use crate::error::{ErrorKind, WorkflowError};
-use crate::program::{Emit, NodeId, Publish};
+use crate::program::{Channel, Emit, NodeId, Publish};
 use crate::weight::weight;
 
 impl Run<'_> {
@@ -20,10 +20,12 @@ impl Run<'_> {
         parent: FrameId,
         id: NodeId,
         emit: &Emit,
+        raw: &Data,
         input: &Data,
     ) -> Result<Data, WorkflowError> {
         let node = self.program.node(id);
-        let scope = self.scope(Some(parent), Some(node), Some(input), None);
+        let mut scope = self.scope(Some(parent), Some(node), Some(input), None);
+        scope.raw_input = Some(raw);
         let topic = emit.topic.as_ref().map(|topic| scope.json(topic, input)).transpose()?;
         let Value::Object(mut event) = scope.json(&emit.event, input)? else {
             return Err(WorkflowError::new(ErrorKind::Expression, "the event is not an object"));
@@ -62,9 +64,12 @@ impl Run<'_> {
         parent: FrameId,
         id: NodeId,
         publish: &Publish,
+        found_topic: Option<String>,
+        raw: &Data,
         input: &Data,
     ) -> Result<(), WorkflowError> {
-        let scope = self.scope(Some(parent), Some(self.program.node(id)), Some(input), None);
+        let mut scope = self.scope(Some(parent), Some(self.program.node(id)), Some(input), None);
+        scope.raw_input = Some(raw);
         let headers = publish.headers.as_ref().map(|headers| scope.json(headers, input)).transpose()?;
         let headers = match headers {
             Some(Value::Object(headers)) => {
@@ -73,7 +78,10 @@ impl Run<'_> {
             _ => Vec::new(),
         };
         let payload = scope.json(&publish.payload, input)?;
-        let topic = Some(text(scope.json(&publish.topic, input)?));
+        let topic = match (found_topic, &publish.channel) {
+            (None, Channel::Topic(topic)) => Some(text(scope.json(topic, input)?)),
+            (topic, _) => topic,
+        };
         let content_bytes = weight(&payload);
         let content = Content::Payload(payload);
         let (qos, retain) = (publish.qos, publish.retain);

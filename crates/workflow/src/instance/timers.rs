@@ -63,6 +63,7 @@ impl Run<'_> {
         match (&frame.state, &program.node(node).kind) {
             (State::Wait, _) => self.finish_frame(id, input, None),
             (State::Try(_), Kind::Try(tried)) => self.retry_due(id, tried),
+            (State::Listen(_), Kind::Listen(_)) => self.consumed(id),
             _ => {}
         }
     }

@@ -3,66 +3,80 @@
 use std::sync::Arc;
 
 use super::compile::Compiler;
-use super::tasks::settled;
-use super::{Call, Http, HttpOutput, Kind, Publish, RunScript, RunWorkflow};
+use super::tasks::{escape, settled};
+use super::{Block, Call, FunctionCall, Http, HttpOutput, Kind, RunScript, RunWorkflow};
 use crate::document::{Key, Located};
 
+/// The version of `run: workflow` that is not a number.
+const LATEST: &str = "latest";
+/// The remedy for functions of catalogs.
+const NO_CATALOG: &str = "nothing is fetched from a catalog: write the function into `use.functions`, or deploy a function and \
+                          call it by its name";
 /// Maximum length of a script, in bytes. Longer code must be a function.
 const MAX_SCRIPT_BYTES: usize = 256 << 10;
-/// Maximum number of entries of `use.functions` that one call goes through, each naming the next.
-const MAX_ALIASES: usize = 8;
 
 impl Compiler {
-    pub(super) fn call(&mut self, value: &Located, task: &Located) -> Option<Kind> {
-        let name = self.reader.text(value, "`call`")?;
-        self.called(&name, value, task.get("with"), 0)
-    }
-
-    fn called(
+    pub(super) fn call(
         &mut self,
-        name: &str,
         value: &Located,
-        with: Option<&Located>,
+        task: &Located,
+        path: &str,
         depth: usize,
     ) -> Option<Kind> {
+        let name = self.reader.text(value, "`call`")?;
+        let with = task.get("with");
         let unsupported =
             |what: &str, instead: &str| (format!("`call: {what}` is not supported"), instead.to_owned());
-        let (message, help) = match name {
+        let (message, help) = match name.as_str() {
             "http" => return self.http(value, with).map(Kind::Http),
-            "asyncapi" => return self.asyncapi(value, with).map(Kind::Publish),
+            "asyncapi" => return self.asyncapi(value, with, path, depth),
+            "openapi" => return self.openapi(value, with).map(Kind::OpenApi),
             "grpc" => unsupported("grpc", "call a function that speaks gRPC, or `call: http`"),
-            "openapi" => {
-                unsupported("openapi", "use `call: http` with the operation's method and endpoint")
-            }
-            "a2a" | "mcp" => unsupported(name, "call a function that speaks it"),
-            _ if name.contains('@') => unsupported(
-                name,
-                "functions of catalogs are not fetched; deploy the function and call it by its name",
-            ),
-            _ => match self.uses.functions.get(name).cloned() {
-                None => {
-                    let with = with.map(|with| self.reader.template(with, "`with`"));
-                    return Some(Kind::Call(Call { function: name.to_owned(), with: settled(with)? }));
-                }
-                Some(_) if depth >= MAX_ALIASES => (
-                    format!("functions of `use.functions` stand for one another in a circle: `{name}`"),
-                    "let one of them call a function of the node".to_owned(),
-                ),
+            "a2a" | "mcp" => unsupported(&name, "call a function that speaks it"),
+            _ => match self.uses.functions.get(&name).cloned() {
                 Some(function) => {
-                    self.reader.check_keys(
-                        &function,
-                        "a function",
-                        &["call", "with", "input", "output", "metadata"],
-                    );
-                    let target = self.reader.required(&function, "call", "a function")?;
-                    let target_name = self.reader.text(target, "`call`")?;
-                    let with = merged(function.get("with"), with);
-                    return self.called(&target_name, target, with.as_ref(), depth + 1);
+                    return self.used_function(&name, value, &function, with, depth).map(Kind::Function);
+                }
+                None if name.contains('@') => unsupported(&name, NO_CATALOG),
+                None => {
+                    if name.contains(['/', ':']) {
+                        let message = format!("`call: {name}` is not supported");
+                        self.reader.deploy_problems.add_with_help(value.place, message, NO_CATALOG);
+                    }
+                    let with = with.map(|with| self.reader.template(with, "`with`"));
+                    return Some(Kind::Call(Call { function: name, with: settled(with)? }));
                 }
             },
         };
         self.reader.problems.add_with_help(value.place, message, help);
         None
+    }
+
+    /// A call of a function in `use.functions`: a task of its own, which sees its arguments and none of the variables around the
+    /// call.
+    fn used_function(
+        &mut self,
+        name: &str,
+        value: &Located,
+        function: &Located,
+        with: Option<&Located>,
+        depth: usize,
+    ) -> Option<FunctionCall> {
+        let with = with.map(|with| self.reader.template(with, "`with`"));
+        if self.open_functions.iter().any(|open| open == name) {
+            let message = format!("function `{name}` of `use.functions` calls itself");
+            self.reader.problems.add_with_help(value.place, message, "let it call a function of the node");
+            return None;
+        }
+        let scope = std::mem::take(&mut self.reader.scope);
+        self.open_functions.push(name.to_owned());
+        let key = Key { place: function.place, text: name.to_owned() };
+        let path = format!("/use/functions/{}", escape(name));
+        let task = self.task(&key, function, &path, &[], depth + 1);
+        self.open_functions.pop();
+        self.reader.scope = scope;
+        let block = Block { tasks: vec![task?] };
+        Some(FunctionCall { name: name.to_owned(), with: settled(with)?, block })
     }
 
     fn http(&mut self, value: &Located, with: Option<&Located>) -> Option<Http> {
@@ -99,15 +113,7 @@ impl Compiler {
                 self.reader.problems.add(uri.place, "the endpoint is not an http or https URL");
             }
         }
-        let output = match with.get("output").map(|output| (output, output.text())) {
-            None | Some((_, Some("content"))) => HttpOutput::Content,
-            Some((_, Some("raw"))) => HttpOutput::Raw,
-            Some((_, Some("response"))) => HttpOutput::Response,
-            Some((output, _)) => {
-                self.reader.problems.add(output.place, "`output` is raw, content or response");
-                return None;
-            }
-        };
+        let output = self.http_output(with)?;
         let mut part =
             |key: &str| with.get(key).map(|value| self.reader.template(value, &format!("`{key}`")));
         let (headers, query, body) = (part("headers"), part("query"), part("body"));
@@ -123,59 +129,17 @@ impl Compiler {
         })
     }
 
-    /// Compiles `call: asyncapi`, which publishes a message to the broker of this node. The AsyncAPI document is not fetched:
-    /// `channel` is the topic.
-    fn asyncapi(&mut self, value: &Located, with: Option<&Located>) -> Option<Publish> {
-        let Some(with) = with else {
-            self.reader.problems.add(value.place, "`call: asyncapi` needs `with: {channel, message}`");
-            return None;
-        };
-        let known = [
-            "document",
-            "channel",
-            "operation",
-            "server",
-            "protocol",
-            "message",
-            "subscription",
-            "authentication",
-        ];
-        self.reader.check_keys(with, "`with`", &known);
-        for (key, instead) in [
-            ("subscription", "use a `listen` task with `type: mqtt.publish` and the topic as `subject`"),
-            ("operation", "name the topic as `channel`"),
-            ("server", "the server is the broker of this node"),
-            ("authentication", "the server is the broker of this node"),
-        ] {
-            if let Some(found) = with.get(key) {
-                let message = format!("`{key}` of an asyncapi call is not supported");
-                self.reader.problems.add_with_help(found.place, message, instead);
+    /// `output` of a call over HTTP.
+    pub(super) fn http_output(&mut self, with: &Located) -> Option<HttpOutput> {
+        match with.get("output").map(|output| (output, output.text())) {
+            None | Some((_, Some("content"))) => Some(HttpOutput::Content),
+            Some((_, Some("raw"))) => Some(HttpOutput::Raw),
+            Some((_, Some("response"))) => Some(HttpOutput::Response),
+            Some((output, _)) => {
+                self.reader.problems.add(output.place, "`output` is raw, content or response");
+                None
             }
         }
-        if let Some(document) = with.get("document") {
-            let message = "the AsyncAPI document is not fetched; `channel` is taken as the topic on this node's broker";
-            self.warnings.add(document.place, message);
-        }
-        if let Some(protocol) = with.get("protocol")
-            && !matches!(protocol.text(), Some("mqtt" | "mqtt5"))
-        {
-            self.reader.problems.add(protocol.place, "of the protocols only mqtt and mqtt5 are supported");
-        }
-        let channel = self.reader.required(with, "channel", "`with`")?;
-        let topic = self.reader.template(channel, "`channel`")?;
-        let message = self.reader.required(with, "message", "`with`")?;
-        self.reader.check_keys(message, "`message`", &["payload", "headers", "qos", "retain"]);
-        let payload = self.reader.required(message, "payload", "`message`")?;
-        let payload = self.reader.template(payload, "`payload`");
-        let headers = message.get("headers").map(|headers| self.reader.template(headers, "`headers`"));
-        let qos = message.get("qos").map(|qos| self.reader.number(qos, "`qos`", 0, 2));
-        Some(Publish {
-            topic,
-            payload: payload?,
-            headers: settled(headers)?,
-            qos: settled(qos)?.unwrap_or(1) as u8,
-            retain: self.reader.boolean(message.get("retain"), "`retain`", false),
-        })
     }
 
     pub(super) fn run(&mut self, value: &Located) -> Option<Kind> {
@@ -223,8 +187,15 @@ impl Compiler {
         self.reader.check_keys(value, "`workflow`", &["namespace", "name", "version", "input"]);
         let name = self.reader.required(value, "name", "`workflow`")?;
         let name = self.reader.text(name, "`name`")?;
+        let namespace = value.get("namespace").map(|namespace| self.reader.text(namespace, "`namespace`"));
+        // A version such as 1.0 may be written as a number.
+        let version = value.get("version").map(Located::to_json);
+        let version =
+            version.map(|version| version.as_str().map_or_else(|| version.to_string(), str::to_owned));
+        let version = version.filter(|version| version != LATEST);
         let input = value.get("input").map(|input| self.reader.template(input, "`input`"));
-        Some(Kind::RunWorkflow(RunWorkflow { name, input: settled(input)?, wait }))
+        let (namespace, input) = (settled(namespace)?, settled(input)?);
+        Some(Kind::RunWorkflow(RunWorkflow { name, namespace, version, input, wait }))
     }
 
     fn script(&mut self, value: &Located, wait: bool) -> Option<Kind> {
@@ -262,19 +233,4 @@ impl Compiler {
         let (arguments, environment) = (settled(arguments)?, settled(environment)?);
         Some(Kind::RunScript(RunScript { code: Arc::from(text), arguments, environment, wait }))
     }
-}
-
-/// Combines the arguments of an entry of `use.functions` with the arguments of the task, which override them.
-fn merged(base: Option<&Located>, above: Option<&Located>) -> Option<Located> {
-    use crate::document::Node;
-    let (base, above) = match (base, above) {
-        (Some(base), Some(above)) => (base, above),
-        (one, other) => return one.or(other).cloned(),
-    };
-    let mut entries: Vec<(Key, Located)> = base.entries().to_vec();
-    for (key, value) in above.entries() {
-        entries.retain(|(known, _)| known.text != key.text);
-        entries.push((key.clone(), value.clone()));
-    }
-    Some(Located { place: above.place, node: Node::Object(entries) })
 }

@@ -6,8 +6,19 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::reader::Reader;
-use super::{Authentication, DEFAULT_STEPS, DataFlow, DurationSpec, Node, Program, Retry, Schedule};
+use super::{
+    Authentication, DEFAULT_STEPS, DataFlow, DurationSpec, Node, Program, Retry, Schedule, Scheme,
+};
+use crate::data::Data;
 use crate::document::{DefinitionError, Located, Problems, read};
+use crate::expression::{Mode, expression_text};
+use crate::instance::{unsupported_client, unsupported_grant};
+
+/// The kinds of authentication, as a definition names them.
+const SCHEMES: [&str; 4] = ["basic", "bearer", "oauth2", "oidc"];
+/// The keys of the policies of OAuth 2.
+const OAUTH2_KEYS: [&str; 9] =
+    ["authority", "endpoints", "grant", "client", "request", "scopes", "audiences", "username", "password"];
 
 /// The minimum interval of `schedule.every` and `after`. A shorter interval would not let other instances run.
 const LEAST_EVERY_MS: u64 = 10;
@@ -19,6 +30,20 @@ pub struct Compiled {
     pub program: Program,
     /// Warnings about parts that are valid but probably unintended.
     pub warnings: Option<DefinitionError>,
+    /// Problems for which a deploy refuses the definition. One that an earlier version has stored may have them, and still runs.
+    pub refusal: Option<DefinitionError>,
+}
+
+/// Compiles a definition that is about to be deployed: like [`compile`], and [`Compiled::refusal`] is an error.
+///
+/// # Errors
+/// All problems of the definition, each with its line and column.
+pub fn compile_for_deploy(text: &str, file: &str) -> Result<Compiled, DefinitionError> {
+    let compiled = compile(text, file)?;
+    match compiled.refusal {
+        Some(refusal) => Err(refusal),
+        None => Ok(compiled),
+    }
 }
 
 /// Compiles a definition, YAML or JSON; `file` is what its errors call it.
@@ -37,7 +62,11 @@ pub fn compile(text: &str, file: &str) -> Result<Compiled, DefinitionError> {
     let Compiler { reader, warnings, .. } = compiler;
     match (reader.problems.into_error(file, text), program) {
         (Some(error), _) => Err(error),
-        (None, Some(program)) => Ok(Compiled { program, warnings: warnings.into_error(file, text) }),
+        (None, Some(program)) => Ok(Compiled {
+            program,
+            warnings: warnings.into_error(file, text),
+            refusal: reader.deploy_problems.into_error(file, text),
+        }),
         (None, None) => {
             let mut problems = Problems::default();
             problems.add(crate::document::Place { line: 1, column: 1 }, "this is not a workflow");
@@ -55,6 +84,8 @@ pub(super) struct Compiler {
     pub warnings: Problems,
     pub nodes: Vec<Node>,
     pub uses: Uses,
+    /// Functions of `use.functions` that are being compiled, each within the one before.
+    pub open_functions: Vec<String>,
 }
 
 /// The named definitions in `use`.
@@ -70,6 +101,7 @@ pub(super) struct Uses {
 
 impl Compiler {
     fn document(&mut self, root: &Located) -> Option<Program> {
+        let whole = root;
         let root = self.reader.object(root, "a workflow")?;
         self.reader.check_keys(
             root,
@@ -102,8 +134,11 @@ impl Compiler {
         if let Some(uses) = root.get("use") {
             self.uses(uses);
         }
-        let data = self.workflow_data(root);
+        // Those of policies in `use`, which belong to no task.
+        self.reader.secrets.clear();
+        let (data, secrets_at_end) = self.workflow_data(root);
         let timeout = root.get("timeout").and_then(|timeout| self.timeout(timeout));
+        let secrets_at_start = std::mem::take(&mut self.reader.secrets).into_iter().collect();
         let metadata = document.get("metadata");
         let schedule = root.get("schedule").and_then(|schedule| self.schedule(schedule, metadata));
         let settings = metadata.map(|metadata| self.settings(metadata, schedule.is_some()));
@@ -112,6 +147,7 @@ impl Compiler {
         let tasks = self.reader.required(root, "do", "a workflow")?;
         let root = self.block(tasks, "/do", 0);
         Some(Program {
+            definition: Data::from_json(&whole.to_json()).unwrap_or_default(),
             namespace: namespace?,
             name: name?,
             version: version?,
@@ -122,6 +158,8 @@ impl Compiler {
             data,
             timeout,
             schedule,
+            secrets_at_start,
+            secrets_at_end,
             secrets: std::mem::take(&mut self.uses.secrets),
             nodes: std::mem::take(&mut self.nodes),
             root: root?,
@@ -150,11 +188,10 @@ impl Compiler {
                 .problems
                 .add(language.place, "expressions are in jq; other languages are not supported");
         }
-        if let Some(mode) = evaluate.get("mode")
-            && mode.text() != Some("strict")
-        {
-            let help = "expressions stand in ${ }: mode: strict";
-            self.reader.problems.add_with_help(mode.place, "only the mode `strict` is supported", help);
+        match evaluate.get("mode").map(|mode| (mode, mode.text())) {
+            None | Some((_, Some("strict"))) => {}
+            Some((_, Some("loose"))) => self.reader.mode = Mode::Loose,
+            Some((mode, _)) => self.reader.problems.add(mode.place, "`mode` is strict or loose"),
         }
     }
 
@@ -192,7 +229,10 @@ impl Compiler {
         ];
         self.reader.check_keys(uses, "`use`", &KNOWN);
         for (key, why) in [
-            ("catalogs", "functions are those that are deployed on the node"),
+            (
+                "catalogs",
+                "nothing is fetched from a catalog; write the functions into `use.functions`, or deploy them and call them by name",
+            ),
             ("extensions", "tasks run as they are written"),
         ] {
             if let Some(found) = uses.get(key)
@@ -231,8 +271,10 @@ impl Compiler {
         }
     }
 
-    fn workflow_data(&mut self, root: &Located) -> DataFlow {
+    /// `input` and `output` of the workflow, and the secrets that `output` names.
+    fn workflow_data(&mut self, root: &Located) -> (DataFlow, Vec<String>) {
         let mut data = DataFlow::default();
+        let mut secrets_at_end = Vec::new();
         if let Some(input) = root.get("input") {
             self.reader.check_keys(input, "`input`", &["schema", "from"]);
             data.input_schema = input.get("schema").and_then(|schema| self.reader.schema(schema));
@@ -240,12 +282,14 @@ impl Compiler {
                 input.get("from").and_then(|from| self.reader.expression_or_template(from, "`input.from`"));
         }
         if let Some(output) = root.get("output") {
+            let of_input = std::mem::take(&mut self.reader.secrets);
             self.reader.check_keys(output, "`output`", &["schema", "as"]);
             data.output_schema = output.get("schema").and_then(|schema| self.reader.schema(schema));
             data.output =
                 output.get("as").and_then(|of| self.reader.expression_or_template(of, "`output.as`"));
+            secrets_at_end = std::mem::replace(&mut self.reader.secrets, of_input).into_iter().collect();
         }
-        data
+        (data, secrets_at_end)
     }
 
     /// `timeout`: the name of one in `use.timeouts`, or `{after: duration}`.
@@ -321,23 +365,76 @@ impl Compiler {
             },
             None => value.clone(),
         };
-        let help = "give the values by $secrets: bearer: {token: '${ $secrets.api }'}";
-        if let Some(basic) = policy.get("basic") {
-            self.reader.check_keys(basic, "`basic`", &["username", "password"]);
-            let user = self.reader.required(basic, "username", "`basic`")?;
-            let password = self.reader.required(basic, "password", "`basic`")?;
-            let user = self.reader.template(user, "`username`")?;
-            return Some(Authentication::Basic(user, self.reader.template(password, "`password`")?));
+        let [(kind, properties)] = policy.entries() else {
+            self.reader
+                .problems
+                .add(value.place, format!("an authentication is one of {}", SCHEMES.join(", ")));
+            return None;
+        };
+        let scheme = match kind.text.as_str() {
+            "basic" => Scheme::Basic,
+            "bearer" => Scheme::Bearer,
+            "oauth2" => Scheme::OAuth2,
+            "oidc" => Scheme::OpenIdConnect,
+            other => {
+                let message = format!(
+                    "authentication by `{other}` is not supported; there are {}",
+                    SCHEMES.join(", ")
+                );
+                let help = "give the values by $secrets: bearer: {token: '${ $secrets.api }'}";
+                self.reader.problems.add_with_help(value.place, message, help);
+                return None;
+            }
+        };
+        if let Some(secret) = properties.get("use") {
+            self.reader.check_keys(properties, &format!("`{}`", kind.text), &["use"]);
+            let name = self.reader.text(secret, "`use`")?;
+            let policy = self.reader.secret_object(secret, &name)?;
+            return Some(Authentication { scheme, policy });
         }
-        if let Some(bearer) = policy.get("bearer") {
-            self.reader.check_keys(bearer, "`bearer`", &["token"]);
-            let token = self.reader.required(bearer, "token", "`bearer`")?;
-            return Some(Authentication::Bearer(self.reader.template(token, "`token`")?));
+        self.check_policy(scheme, &kind.text, properties)?;
+        let policy = self.reader.template(properties, &format!("`{}`", kind.text))?;
+        Some(Authentication { scheme, policy })
+    }
+
+    /// Checks the keys of a policy, and the values that are no expressions.
+    fn check_policy(&mut self, scheme: Scheme, name: &str, properties: &Located) -> Option<()> {
+        let what = format!("`{name}`");
+        let (known, needed): (&[&str], &[&str]) = match scheme {
+            Scheme::Basic => (&["username", "password"], &["username", "password"]),
+            Scheme::Bearer => (&["token"], &["token"]),
+            Scheme::OAuth2 | Scheme::OpenIdConnect => (&OAUTH2_KEYS, &["authority", "grant"]),
+        };
+        self.reader.check_keys(properties, &what, known);
+        for key in needed {
+            self.reader.required(properties, key, &what)?;
         }
-        let kind = policy.entries().first().map_or("nothing", |(key, _)| key.text.as_str());
-        let message = format!("authentication by `{kind}` is not supported; there are basic and bearer");
-        self.reader.problems.add_with_help(value.place, message, help);
-        None
+        if !matches!(scheme, Scheme::OAuth2 | Scheme::OpenIdConnect) {
+            return Some(());
+        }
+        for (key, keys) in [
+            ("endpoints", &["token", "revocation", "introspection"][..]),
+            ("client", &["id", "secret", "authentication"]),
+            ("request", &["encoding"]),
+        ] {
+            if let Some(value) = properties.get(key) {
+                self.reader.check_keys(value, &format!("`{key}`"), keys);
+            }
+        }
+        let is_expression =
+            |value: &Located| value.text().is_some_and(|text| expression_text(text).is_some());
+        let grant = properties.get("grant");
+        let client = properties.get("client").and_then(|client| client.get("authentication"));
+        for (value, allowed, message) in [
+            (grant, &["client_credentials", "password"][..], unsupported_grant()),
+            (client, &["client_secret_post", "client_secret_basic", "none"], unsupported_client()),
+        ] {
+            let Some(value) = value.filter(|value| !is_expression(value)) else { continue };
+            if !value.text().is_some_and(|text| allowed.contains(&text)) {
+                self.reader.problems.add(value.place, message);
+            }
+        }
+        Some(())
     }
 
     /// A value's JSON, for keys that hold no expressions.

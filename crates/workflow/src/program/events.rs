@@ -2,7 +2,9 @@
 
 use super::compile::Compiler;
 use super::tasks::settled;
-use super::{Correlation, DataTest, Emit, EventFilter, Foreach, Listen, Mode, Read, Strategy, Until};
+use super::{
+    Correlation, DataTest, Emit, EventFilter, Foreach, Listen, Mode, Pattern, Read, Strategy, Until,
+};
 use crate::document::Located;
 use crate::expression::expression_text;
 
@@ -34,7 +36,8 @@ impl Compiler {
         depth: usize,
     ) -> Option<Listen> {
         let value = self.reader.object(value, "`listen`")?;
-        self.reader.check_keys(value, "`listen`", &["to", "read"]);
+        // Some examples of the specification have `output` here: see `data`.
+        self.reader.check_keys(value, "`listen`", &["to", "read", "output"]);
         let to = self.reader.required(value, "to", "`listen`")?;
         let strategy = self.strategy(to, false)?;
         let read = match value.get("read").map(|read| (read, read.text())) {
@@ -49,10 +52,11 @@ impl Compiler {
         let foreach = task.get("foreach").map(|foreach| self.foreach(foreach, path, depth));
         let rule = task.get("metadata").and_then(|metadata| metadata.get("events"));
         let rule = rule.map(|rule| self.rule(rule, &strategy));
-        Some(Listen { strategy, read, foreach: settled(foreach)?, rule: settled(rule)? })
+        let (foreach, rule) = (settled(foreach)?, settled(rule)?);
+        Some(Listen { strategy, read, foreach, rule, consume: None, operation: None })
     }
 
-    fn foreach(&mut self, value: &Located, path: &str, depth: usize) -> Option<Foreach> {
+    pub(super) fn foreach(&mut self, value: &Located, path: &str, depth: usize) -> Option<Foreach> {
         let value = self.reader.object(value, "`foreach`")?;
         self.reader.check_keys(value, "`foreach`", &["item", "at", "do", "output", "export"]);
         let item = self.reader.variable(value.get("item"), "`item`", "item");
@@ -105,7 +109,12 @@ impl Compiler {
                 return None;
             }
             // An empty list of filters matches all events.
-            (true, _) => vec![EventFilter { attributes: Vec::new(), data: None, correlate: Vec::new() }],
+            (true, _) => vec![EventFilter {
+                attributes: Vec::new(),
+                patterns: Vec::new(),
+                data: None,
+                correlate: Vec::new(),
+            }],
             (false, _) => filters,
         };
         let until = match value.get("until") {
@@ -127,15 +136,10 @@ impl Compiler {
             return self.reader.expression(value, "`until`").map(Until::Condition);
         }
         let strategy = self.strategy(value, true)?;
-        match strategy.mode {
-            Mode::All if strategy.filters.len() > 1 => {
-                self.reader
-                    .problems
-                    .add(value.place, "`until` takes one or any of some events, not all of them");
-                None
-            }
-            _ => Some(Until::Event(strategy.filters)),
-        }
+        Some(match strategy.mode {
+            Mode::All => Until::Events(strategy.filters),
+            Mode::One | Mode::Any => Until::Event(strategy.filters),
+        })
     }
 
     fn filter(&mut self, value: &Located) -> Option<EventFilter> {
@@ -143,7 +147,7 @@ impl Compiler {
         self.reader.check_keys(value, "an event filter", &["with", "correlate"]);
         let with = self.reader.required(value, "with", "an event filter")?;
         let with = self.reader.object(with, "`with`")?;
-        let mut attributes = Vec::new();
+        let (mut attributes, mut patterns) = (Vec::new(), Vec::new());
         let mut data = None;
         for (key, attribute) in with.entries() {
             if key.text == "data" {
@@ -152,6 +156,19 @@ impl Compiler {
                     None => DataTest::Contains(attribute.to_json()),
                 });
                 continue;
+            }
+            if let Some(text) = attribute.text().filter(|text| is_pattern(&key.text, text)) {
+                match Pattern::parse(text) {
+                    Ok(pattern) => {
+                        patterns.push((key.text.clone(), pattern));
+                        continue;
+                    }
+                    // In a stored definition of an earlier version it is the value itself.
+                    Err(error) => {
+                        let message = format!("`{}`: {error}", key.text);
+                        self.reader.deploy_problems.add(attribute.place, message);
+                    }
+                }
             }
             let template = self.reader.template(attribute, &format!("`{}`", key.text))?;
             if key.text == "subject"
@@ -164,13 +181,9 @@ impl Compiler {
             }
             attributes.push((key.text.clone(), template));
         }
-        if !attributes.iter().any(|(name, _)| name == "type" || name == "subject") {
-            let help = "name the event's `type`, or the MQTT topic as `subject` with `type: mqtt.publish`";
-            self.reader.problems.add_with_help(
-                with.place,
-                "the filter would take every event there is",
-                help,
-            );
+        if with.entries().is_empty() {
+            let help = "name an attribute of the event, such as its `type`, or a condition on its `data`";
+            self.reader.problems.add_with_help(with.place, "an event filter needs a property", help);
         }
         let mut correlate = Vec::new();
         if let Some(keys) = value.get("correlate") {
@@ -184,7 +197,16 @@ impl Compiler {
                 correlate.push(Correlation { name: key.text.clone(), from, expect: settled(expect)? });
             }
         }
-        Some(EventFilter { attributes, data, correlate })
+        Some(EventFilter { attributes, patterns, data, correlate })
+    }
+}
+
+/// True if the value of an attribute is a regular expression. `subject` is an MQTT topic filter unless it starts with `^`; other
+/// values are regular expressions if they have a sign of them and are not wholly an expression in `${ }`.
+fn is_pattern(attribute: &str, text: &str) -> bool {
+    match attribute {
+        "subject" => text.starts_with('^'),
+        _ => expression_text(text).is_none() && Pattern::is_meant(text),
     }
 }
 

@@ -1,8 +1,11 @@
 //! A compiled definition: every name is resolved and every expression is parsed before it runs.
 
+mod asyncapi;
 mod calls;
 mod compile;
 mod events;
+mod openapi;
+mod pattern;
 mod reader;
 mod tasks;
 mod unreachable;
@@ -11,10 +14,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::api_document::AsyncOperation;
+use crate::data::Data;
 use crate::error::{ErrorKind, WorkflowError};
 use crate::expression::{Expression, Template};
 use crate::schema::Schema;
-pub use compile::{Compiled, compile};
+pub use compile::{Compiled, compile, compile_for_deploy};
+pub use pattern::{Pattern, PatternError};
 
 /// The index of a task in [`Program::nodes`].
 pub type NodeId = u32;
@@ -25,6 +31,8 @@ pub const DEFAULT_STEPS: u64 = 100_000;
 /// A definition that can be run.
 #[derive(Debug)]
 pub struct Program {
+    /// The whole definition, for `$workflow.definition` and `$task.definition`.
+    pub definition: Data,
     /// `document.namespace`.
     pub namespace: String,
     /// `document.name`.
@@ -47,6 +55,10 @@ pub struct Program {
     pub schedule: Option<Schedule>,
     /// Names of the secrets that expressions may read.
     pub secrets: Vec<String>,
+    /// The secrets that `input.from` and `timeout` of the workflow name.
+    pub secrets_at_start: Vec<String>,
+    /// The secrets that `output.as` of the workflow names.
+    pub secrets_at_end: Vec<String>,
     /// The tasks.
     pub nodes: Vec<Node>,
     /// `do`.
@@ -58,6 +70,23 @@ impl Program {
     pub fn node(&self, id: NodeId) -> &Node {
         // Ids come from the compiler, and from event logs that name the definition by its digest.
         &self.nodes[id as usize]
+    }
+
+    /// The part of the definition at a JSON pointer (RFC 6901), null if there is none.
+    pub fn definition_at(&self, pointer: &str) -> Data {
+        let mut at = &self.definition;
+        for part in pointer.split('/').skip(1) {
+            let part = part.replace("~1", "/").replace("~0", "~");
+            let next = match at.items() {
+                Some(items) => part.parse().ok().and_then(|index| items.get(index)),
+                None => at.get(&part),
+            };
+            match next {
+                Some(next) => at = next,
+                None => return Data::Null,
+            }
+        }
+        at.clone()
     }
 
     /// The functions that it calls, each once, sorted.
@@ -74,7 +103,16 @@ impl Program {
 
     /// The error of a task that names a secret that is not set: an authorization error (specification, section "Secrets").
     pub fn missing_secret(&self, task: NodeId, is_set: &dyn Fn(&str) -> bool) -> Option<WorkflowError> {
-        let missing = self.node(task).secrets.iter().find(|name| !is_set(name))?;
+        self.missing_of(&self.node(task).secrets, is_set)
+    }
+
+    /// The same for expressions of the workflow itself, which name these secrets.
+    pub(crate) fn missing_of(
+        &self,
+        named: &[String],
+        is_set: &dyn Fn(&str) -> bool,
+    ) -> Option<WorkflowError> {
+        let missing = named.iter().find(|name| !is_set(name))?;
         let detail = match self.secrets.contains(missing) {
             true => {
                 format!("secret `{missing}` is not set: `edgefaas secrets set --app APP {missing}` sets it")
@@ -88,11 +126,19 @@ impl Program {
     pub fn constant_topics(&self) -> impl Iterator<Item = (&Node, &str)> {
         self.nodes.iter().filter_map(|node| {
             let topic = match &node.kind {
-                Kind::Publish(publish) => Some(&publish.topic),
+                Kind::Publish(Publish { channel: Channel::Topic(topic), .. }) => Some(topic),
                 Kind::Emit(emit) => emit.topic.as_ref(),
                 _ => None,
             };
             Some((node, topic?.literal()?.as_str()?))
+        })
+    }
+
+    /// The tasks that run a workflow.
+    pub fn runs(&self) -> impl Iterator<Item = &RunWorkflow> {
+        self.nodes.iter().filter_map(|node| match &node.kind {
+            Kind::RunWorkflow(run) => Some(run),
+            _ => None,
         })
     }
 
@@ -204,8 +250,12 @@ pub enum Kind {
     Listen(Listen),
     /// `call: NAME`.
     Call(Call),
+    /// `call: NAME` of a function in `use.functions`.
+    Function(FunctionCall),
     /// `call: http`.
     Http(Http),
+    /// `call: openapi`.
+    OpenApi(OpenApi),
     /// `call: asyncapi` that sends.
     Publish(Publish),
     /// `run: workflow`.
@@ -215,6 +265,15 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// The authentication policy of a call, if it has one.
+    pub fn authentication(&self) -> Option<&Authentication> {
+        match self {
+            Self::Http(http) => http.authentication.as_ref(),
+            Self::OpenApi(call) => call.authentication.as_ref(),
+            _ => None,
+        }
+    }
+
     /// The DSL's keyword of the task.
     pub fn word(&self) -> &'static str {
         match self {
@@ -227,8 +286,11 @@ impl Kind {
             Self::Set(_) => "set",
             Self::Raise(_) => "raise",
             Self::Emit(_) => "emit",
+            Self::Listen(Listen { consume: Some(_), .. }) => "call",
             Self::Listen(_) => "listen",
-            Self::Call(_) | Self::Http(_) | Self::Publish(_) => "call",
+            Self::Call(_) | Self::Function(_) | Self::Http(_) | Self::OpenApi(_) | Self::Publish(_) => {
+                "call"
+            }
             Self::RunWorkflow(_) | Self::RunScript(_) => "run",
         }
     }
@@ -345,6 +407,10 @@ pub struct Listen {
     pub foreach: Option<Foreach>,
     /// `metadata.events`: a condition over many events, for [`crate::synthesizer`].
     pub rule: Option<Value>,
+    /// The end of a subscription of `call: asyncapi`; `None` for a `listen`.
+    pub consume: Option<Consume>,
+    /// The operation of such a subscription, whose channel is looked up when the task begins.
+    pub operation: Option<(Resource, AsyncOperation)>,
 }
 
 /// The tasks for each event of a listen.
@@ -389,8 +455,10 @@ pub enum Mode {
 pub enum Until {
     /// A condition over the list of events so far.
     Condition(Expression),
-    /// An event.
+    /// An event that matches one of the filters.
     Event(Vec<EventFilter>),
+    /// An event of each filter.
+    Events(Vec<EventFilter>),
     /// `until: false`: the collection does not end.
     Never,
 }
@@ -404,6 +472,8 @@ pub enum Read {
     Envelope,
     /// Its data without conversion, independent of its type.
     Raw,
+    /// Its data, headers and correlation id, as a message of AsyncAPI.
+    Message,
 }
 
 /// The conditions that an event must meet.
@@ -411,6 +481,8 @@ pub enum Read {
 pub struct EventFilter {
     /// Attributes and their required values. The value of `subject` is an MQTT topic filter.
     pub attributes: Vec<(String, Template)>,
+    /// Attributes whose text must match a pattern.
+    pub patterns: Vec<(String, Pattern)>,
     /// The condition on its data.
     pub data: Option<DataTest>,
     /// Parts of the event whose values must equal those in other events, or in the workflow's data.
@@ -424,6 +496,8 @@ pub enum DataTest {
     Condition(Expression),
     /// The data contains at least this value.
     Contains(Value),
+    /// True with the event as a message of AsyncAPI as `.`.
+    Message(Expression),
 }
 
 /// A part of an event that selects the instance to which the event belongs.
@@ -444,6 +518,17 @@ pub struct Call {
     pub function: String,
     /// `with`: the input of the function; the task's input if it is not given.
     pub with: Option<Template>,
+}
+
+/// A call of a function that the definition has in `use.functions`: its task, with the arguments as input.
+#[derive(Debug)]
+pub struct FunctionCall {
+    /// The name of the function.
+    pub name: String,
+    /// `with`: the input of the function; the task's input if it is not given.
+    pub with: Option<Template>,
+    /// The task of the function.
+    pub block: Block,
 }
 
 /// A request to a server.
@@ -467,13 +552,84 @@ pub struct Http {
     pub redirect: bool,
 }
 
+/// A call of an operation that an OpenAPI document describes.
+#[derive(Debug)]
+pub struct OpenApi {
+    /// The document.
+    pub document: Resource,
+    /// The id of the operation.
+    pub operation: String,
+    /// The arguments, an object by name.
+    pub parameters: Option<Template>,
+    /// The authentication, if any.
+    pub authentication: Option<Authentication>,
+    /// The part of the response that the task uses.
+    pub output: HttpOutput,
+    /// True if redirects are no errors.
+    pub redirect: bool,
+}
+
+/// A document outside of the definition.
+#[derive(Debug)]
+pub struct Resource {
+    /// Its place.
+    pub place: ResourcePlace,
+    /// The authentication of the request for it, if any.
+    pub authentication: Option<Authentication>,
+}
+
+/// The place of a document.
+#[derive(Debug)]
+pub enum ResourcePlace {
+    /// A file of the app: a path relative to its folder.
+    File(String),
+    /// A URL.
+    Url(Template),
+}
+
+/// The topic of a call of AsyncAPI.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one for each task of a definition")]
+pub enum Channel {
+    /// The topic itself.
+    Topic(Template),
+    /// The channel of an operation in a document.
+    Operation(Resource, AsyncOperation),
+}
+
+/// The end of a subscription. Without any of them it does not end.
+#[derive(Debug, Default)]
+pub struct Consume {
+    /// The number of messages.
+    pub amount: Option<u64>,
+    /// The time from its start.
+    pub duration: Option<DurationSpec>,
+    /// It goes on while this is true for the list of messages so far.
+    pub condition: Option<Expression>,
+    /// It ends when this is true for the list of messages so far.
+    pub until: Option<Expression>,
+}
+
 /// The authentication of a request.
 #[derive(Debug)]
-pub enum Authentication {
-    /// User name and password (RFC 7617).
-    Basic(Template, Template),
-    /// A token (RFC 6750).
-    Bearer(Template),
+pub struct Authentication {
+    /// Its kind.
+    pub scheme: Scheme,
+    /// Its properties, an object.
+    pub policy: Template,
+}
+
+/// The kinds of authentication.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheme {
+    /// User name and password (RFC 7617): `username`, `password`.
+    Basic,
+    /// A token (RFC 6750): `token`.
+    Bearer,
+    /// A token of an authorization server (RFC 6749): `authority`, `grant` and others.
+    OAuth2,
+    /// The same; the metadata of the authority name the server.
+    OpenIdConnect,
 }
 
 /// The part of an HTTP response that a task uses.
@@ -491,7 +647,7 @@ pub enum HttpOutput {
 #[derive(Debug)]
 pub struct Publish {
     /// The topic.
-    pub topic: Template,
+    pub channel: Channel,
     /// The payload: JSON, or a string without quotes.
     pub payload: Template,
     /// User properties.
@@ -507,6 +663,10 @@ pub struct Publish {
 pub struct RunWorkflow {
     /// Its name.
     pub name: String,
+    /// Its namespace; any if it is not given.
+    pub namespace: Option<String>,
+    /// Its version; the latest if it is not given.
+    pub version: Option<String>,
     /// Its input; the task's input if it is not given.
     pub input: Option<Template>,
     /// True if the task waits for the end of the run.

@@ -5,10 +5,13 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::DurationSpec;
-use crate::document::{Located, Place, Problems};
+use crate::document::{Located, Node, Place, Problems};
 use crate::duration;
-use crate::expression::{Expression, ExpressionError, Template};
+use crate::expression::{Expression, ExpressionError, Mode, Template, expression_text};
 use crate::schema::Schema;
+
+/// The remedy for a text with an expression in it.
+const EMBEDDED_HELP: &str = "write it as one expression: '${ \"Hello \\(.name)\" }'; and the signs themselves as '${ \"$\" + \"{\" }'";
 
 /// Names that every expression may use.
 pub const VARIABLES: [&str; 8] =
@@ -19,10 +22,14 @@ pub const VARIABLES: [&str; 8] =
 pub struct Reader {
     /// The problems found so far.
     pub problems: Problems,
+    /// Problems that a deploy refuses. A stored definition of an earlier version may have them.
+    pub deploy_problems: Problems,
     /// Variables of the surrounding tasks.
     pub scope: Vec<String>,
     /// The minimum of [`Expression::quick_bytes`] in the current task.
     pub quick_bytes: u64,
+    /// The strings that are expressions.
+    pub mode: Mode,
     /// The secrets that expressions of the current task name.
     pub secrets: BTreeSet<String>,
 }
@@ -121,14 +128,22 @@ impl Reader {
 
     /// A value with expressions in it.
     pub fn template(&mut self, value: &Located, what: &str) -> Option<Template> {
-        let parsed = Template::parse(&value.to_json(), &self.variables());
+        let parsed = Template::parse(&value.to_json(), &self.variables(), self.mode);
         self.parsed(value, what, parsed)
     }
 
     /// Like `template`, but a string is an expression with or without `${ }`.
     pub fn expression_or_template(&mut self, value: &Located, what: &str) -> Option<Template> {
-        let parsed = Template::parse_expression_or_template(&value.to_json(), &self.variables());
+        let parsed = Template::parse_expression_or_template(&value.to_json(), &self.variables(), self.mode);
         self.parsed(value, what, parsed)
+    }
+
+    /// The object that a secret holds as JSON: `use: NAME` of an authentication.
+    pub fn secret_object(&mut self, place: &Located, name: &str) -> Option<Template> {
+        let name = Value::from(name);
+        let text = Value::from(format!("${{ $secrets[{name}] | fromjson }}"));
+        let parsed = Template::parse(&text, &self.variables(), Mode::Strict);
+        self.parsed(place, "`use`", parsed)
     }
 
     fn parsed(
@@ -139,6 +154,7 @@ impl Reader {
     ) -> Option<Template> {
         match parsed {
             Ok(template) => {
+                self.find_embedded(value, what);
                 self.quick_bytes = self.quick_bytes.min(template.quick_bytes());
                 template.each_expression(&mut |expression| {
                     self.secrets.extend(expression.secrets().iter().cloned())
@@ -153,7 +169,27 @@ impl Reader {
     }
 
     fn bad_expression(&mut self, place: Place, what: &str, error: &ExpressionError) {
-        self.problems.add(place, format!("{what}: {error}"));
+        let inside = expression_text(&error.text).unwrap_or_default();
+        let help = if inside.contains("${") { EMBEDDED_HELP } else { "" };
+        self.problems.add_with_help(place, format!("{what}: {error}"), help);
+    }
+
+    /// Reports texts with an expression in the middle, which are texts and nothing more.
+    fn find_embedded(&mut self, value: &Located, what: &str) {
+        let mut left = vec![value];
+        while let Some(next) = left.pop() {
+            match &next.node {
+                Node::Scalar(Value::String(text))
+                    if expression_text(text).is_none() && text.contains("${") =>
+                {
+                    let message = format!("{what}: an expression is a whole value, not a part of a text");
+                    self.deploy_problems.add_with_help(next.place, message, EMBEDDED_HELP);
+                }
+                Node::Scalar(_) => {}
+                Node::Array(items) => left.extend(items.iter().rev()),
+                Node::Object(entries) => left.extend(entries.iter().rev().map(|(_, value)| value)),
+            }
+        }
     }
 
     /// A duration, or an expression that returns one.

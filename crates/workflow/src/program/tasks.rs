@@ -106,7 +106,7 @@ impl Compiler {
         }
     }
 
-    fn task(
+    pub(super) fn task(
         &mut self,
         key: &Key,
         task: &Located,
@@ -200,7 +200,8 @@ impl Compiler {
             data.from =
                 input.get("from").and_then(|from| self.reader.expression_or_template(from, "`input.from`"));
         }
-        if let Some(output) = task.get("output") {
+        let in_listen = || task.get("listen").and_then(|listen| listen.get("output"));
+        if let Some(output) = task.get("output").or_else(in_listen) {
             self.reader.check_keys(output, "`output`", &["schema", "as"]);
             data.output_schema = output.get("schema").and_then(|schema| self.reader.schema(schema));
             data.output =
@@ -255,7 +256,7 @@ impl Compiler {
             "raise" => self.raise(value).map(Kind::Raise),
             "emit" => self.emit(value, metadata).map(Kind::Emit),
             "listen" => self.listen(value, task, path, depth).map(Kind::Listen),
-            "call" => self.call(value, task),
+            "call" => self.call(value, task, path, depth),
             "run" => self.run(value),
             _ => None,
         }
@@ -595,6 +596,6 @@ pub(super) fn settled<T>(value: Option<Option<T>>) -> Option<Option<T>> {
 }
 
 /// Escapes a name for use as a part of a JSON pointer (RFC 6901, section 3).
-fn escape(name: &str) -> String {
+pub(super) fn escape(name: &str) -> String {
     name.replace('~', "~0").replace('/', "~1")
 }

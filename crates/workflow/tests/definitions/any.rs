@@ -72,7 +72,9 @@ fn answer(action: Action, seed: u8, turn: usize) -> Option<Event> {
         false => Ok(Arc::new(Value::from(turn))),
     };
     match action {
-        Action::Call { frame, .. } | Action::Request { frame, .. } => Some(Event::Ended { frame, result }),
+        Action::Call { frame, .. } | Action::Request { frame, .. } | Action::Document { frame, .. } => {
+            Some(Event::Ended { frame, result })
+        }
         Action::Script { frame, wait: true, .. } | Action::Workflow { frame, wait: true, .. } => {
             Some(Event::Ended { frame, result })
         }

@@ -1,8 +1,10 @@
 //! What is wrong with definitions, told with its place; and texts that are none.
 
 mod any;
+mod any_document;
 mod flowcharts;
 mod refused;
+mod specification;
 
 use proptest::prelude::*;
 
@@ -23,6 +25,22 @@ fn seeds_of_the_fuzzer() {
     let mut seeds = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         any::run(&std::fs::read(entry.unwrap().path()).unwrap());
+        seeds += 1;
+    }
+    assert!(seeds > 0);
+}
+
+#[test]
+fn seeds_of_documents() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/api_document");
+    let mut seeds = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let seed = std::fs::read(entry.unwrap().path()).unwrap();
+        // Also each beginning, and each seed without one of its bytes.
+        for at in 0..=seed.len() {
+            any_document::run(&seed[..at]);
+            any_document::run(&[&seed[..at], seed.get(at + 1..).unwrap_or_default()].concat());
+        }
         seeds += 1;
     }
     assert!(seeds > 0);

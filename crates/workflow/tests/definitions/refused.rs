@@ -1,9 +1,9 @@
 //! What is refused, where, with which words, and what is said to do about it.
 
-use edgefaas_workflow::compile;
+use edgefaas_workflow::{compile, compile_for_deploy};
 
 /// The line in front of each definition.
-const HEAD: &str = "document: {dsl: '1.0.0', namespace: test, name: test, version: '1.0.0'}";
+pub const HEAD: &str = "document: {dsl: '1.0.0', namespace: test, name: test, version: '1.0.0'}";
 
 /// Definitions, each with its problems below it as they are told.
 const CASES: &str = include_str!("refused.txt");
@@ -15,7 +15,7 @@ fn every_problem_has_its_place_and_words() {
         let is_problem = |line: &&str| line.starts_with("  = ") || is_place(line);
         let definition: Vec<&str> = case.lines().take_while(|line| !is_problem(line)).collect();
         let wanted: Vec<&str> = case.lines().skip(definition.len()).collect();
-        let found = match compile(&format!("{HEAD}\n{}", definition.join("\n")), "test.yaml") {
+        let found = match compile_for_deploy(&format!("{HEAD}\n{}", definition.join("\n")), "test.yaml") {
             Ok(_) => vec!["it is accepted".to_owned()],
             Err(error) => error.problems.iter().flat_map(lines).collect(),
         };

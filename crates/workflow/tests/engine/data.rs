@@ -106,6 +106,7 @@ do:
 ";
     let mut host = Host::run(tasks, json!({"x": 1}));
     host.until(5_000);
+    let definition = edgefaas_workflow::document::read(&around(tasks)).unwrap().to_json();
     let at = |ms: u64, text: &str| {
         let unix_ms = START_UNIX_MS + ms;
         json!({"iso8601": text, "epoch": {"seconds": unix_ms / 1000, "milliseconds": unix_ms}})
@@ -113,13 +114,14 @@ do:
     let wanted = json!({
         "workflow": {
             "id": "one",
-            "definition": {"document": {"namespace": "test", "name": "test", "version": "1.0.0"}},
+            "definition": definition,
             "input": {"x": 1},
             "startedAt": at(0, "2026-01-01T00:00:00.000Z"),
         },
         "task": {
             "name": "look",
             "reference": "/do/1/look",
+            "definition": definition["do"][1]["look"],
             "input": {"x": 1},
             "output": null,
             "startedAt": at(5_000, "2026-01-01T00:00:05.000Z"),
@@ -178,4 +180,91 @@ do:
     host.answer("b", Ok(json!("new")));
     host.answer("a", Ok(Value::Null));
     assert_eq!(host.output(), json!([[null, {"x": 1}, "new"], "new"]));
+}
+
+#[test]
+fn a_task_knows_its_input_and_output_before_they_were_transformed() {
+    let tasks = "
+do:
+  - one:
+      input: {from: .a}
+      set: {raw: '${ $task.input }', from: '${ $input }'}
+      output: {as: '{set: ., raw: $task.output}'}
+      export: {as: '{input: $task.input, output: $task.output, seen: $output}'}
+  - two: {input: {from: .set}, call: f, with: '${ [$task.input, $task.definition.call] }'}
+  - three: {set: '${ [., $context] }'}
+";
+    let mut host = Host::run(tasks, json!({"a": 5}));
+    let set = json!({"raw": {"a": 5}, "from": 5});
+    let one = json!({"set": set, "raw": set});
+    assert_eq!(host.asked.values().next().unwrap().body(), json!([one, "f"]));
+    host.answer("f", Ok(json!(null)));
+    assert_eq!(host.output(), json!([null, {"input": {"a": 5}, "output": set, "seen": one}]));
+}
+
+#[test]
+fn the_authorization_of_a_call_is_seen_by_its_expressions() {
+    let tasks = "
+do:
+  - get:
+      call: http
+      with:
+        method: get
+        endpoint: {uri: 'http://x/', authentication: {bearer: {token: '${ .token }'}}}
+        headers: {X-Scheme: '${ $authorization.scheme }', X-Copy: '${ $authorization.parameter }'}
+      output: {as: '[., $authorization]'}
+  - after: {set: '${ . + [$authorization] }'}
+";
+    let mut host = Host::run(tasks, json!({"token": "t1"}));
+    let Some(crate::host::Asked::Request(request)) = host.asked.values().next() else { panic!() };
+    let header =
+        |name: &str| request.headers.iter().find(|(known, _)| known == name).map(|(_, v)| v.as_str());
+    assert_eq!((header("X-Scheme"), header("X-Copy")), (Some("Bearer"), Some("t1")));
+    host.answer("http://x/", Ok(json!(1)));
+    assert_eq!(host.output(), json!([1, {"scheme": "Bearer", "parameter": "t1"}, null]));
+}
+
+#[test]
+fn a_missing_secret_of_the_workflow_itself_is_an_error() {
+    let task = "do: [a: {call: f}]";
+    for (root, instance) in [
+        ("input: {from: '{a: $secrets.gone}'}", "/"),
+        ("timeout: {after: '${ $secrets.gone }'}", "/"),
+        ("output: {as: '[$secrets.gone]'}", "/output"),
+    ] {
+        let text = format!("use: {{secrets: [gone]}}\n{root}\n{task}");
+        let mut host = Host::run(&text, json!({}));
+        if !host.status().is_ended() {
+            host.answer("f", Ok(json!(1)));
+        }
+        let fault = host.fault();
+        assert_eq!(
+            (fault.short_kind(), fault.instance.as_deref()),
+            ("authorization", Some(instance)),
+            "{root}"
+        );
+        assert!(fault.detail.unwrap().contains("secrets set"));
+        // Set in the meantime, it is there for the retry.
+        host.secrets = json!({"gone": "PT5S"});
+        host.event(edgefaas_workflow::Event::Retry);
+        if !host.status().is_ended() {
+            host.answer("f", Ok(json!(1)));
+        }
+        host.output();
+    }
+}
+
+#[test]
+fn loose_expressions() {
+    let tasks = "
+evaluate: {language: jq, mode: loose}
+do:
+  - a: {set: {x: .x, y: some text, z: .x.y.z, n: .x + 1}}
+  - b: {wait: PT1S}
+  - c: {emit: {event: {with: {type: com.example.done, data: .}}}}
+";
+    let mut host = Host::run(tasks, json!({"x": 1}));
+    host.until(1_000);
+    assert_eq!(host.output()["type"], json!("com.example.done"));
+    assert_eq!(host.output()["data"], json!({"x": 1, "y": "some text", "z": ".x.y.z", "n": 2}));
 }

@@ -247,3 +247,43 @@ do:
     host.send_event("stop", json!(0));
     assert_eq!(host.output(), json!([3, 7]));
 }
+
+#[test]
+fn attributes_match_regular_expressions() {
+    let filter = r"{one: {with: {type: 'com\.(a|b)\..*', source: '/test', subject: '^room/[0-9]+$'}}}";
+    let event = |kind: &str, subject: &str| json!({"specversion": "1.0", "id": "1", "source": "/test", "type": kind, "subject": subject, "data": kind});
+    let mut host = Host::run(&listens(filter, ""), json!({}));
+    for (kind, subject) in
+        [("com.c.x", "room/1"), ("xcom.a.x", "room/1"), ("com.a.x", "room/x"), ("com.a.x", "room/1/2")]
+    {
+        host.send(event(kind, subject));
+        assert_eq!(host.status(), Status::Waiting, "{kind} {subject}");
+    }
+    host.send(event("com.b.x", "room/12"));
+    assert_eq!(host.output(), json!(["com.b.x"]));
+}
+
+#[test]
+fn a_filter_of_data_alone() {
+    let mut host = Host::run(&listens("{one: {with: {data: '${ .alarm }'}}}", ""), json!({}));
+    host.send_event("x", json!({"alarm": false}));
+    host.send_event("y", json!({"alarm": true}));
+    assert_eq!(host.output(), json!([{"alarm": true}]));
+    let mut host = Host::run(&listens("{one: {with: {data: {by: ada}}}}", ""), json!({}));
+    host.send_event("x", json!({"by": "bob"}));
+    host.send_event("y", json!({"by": "ada", "n": 1}));
+    assert_eq!(host.output(), json!([{"by": "ada", "n": 1}]));
+}
+
+#[test]
+fn until_all_of_some_events() {
+    let to = "{any: [{with: {type: a}}], until: {all: [{with: {type: x}}, {with: {type: y}}]}}";
+    let mut host = Host::run(&listens(to, ""), json!({}));
+    host.send_event("a", json!(1));
+    host.send_event("x", json!(0));
+    host.send_event("x", json!(0));
+    host.send_event("a", json!(2));
+    assert_eq!(host.status(), Status::Waiting);
+    host.send_event("y", json!(0));
+    assert_eq!(host.output(), json!([1, 2]));
+}

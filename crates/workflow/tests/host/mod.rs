@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use edgefaas_workflow::instance::{
-    ActiveFilter, Content, Cut, FrameId, Note, NoteKind, Outgoing, Permits, RequestParts, accepts,
+    ActiveFilter, Content, Credentials, Cut, DocumentSource, FrameId, Note, NoteKind, Outgoing, Permits,
+    RequestParts, accepts,
 };
 use edgefaas_workflow::{
     Action, Environment, ErrorKind, Event, Instance, Program, Status, WorkflowError, compile,
@@ -26,6 +27,7 @@ pub enum Asked {
     Request(RequestParts),
     Script { code: String, input: Value },
     Workflow { name: String, input: Value },
+    Document { place: String, parameters: Value, credentials: Option<Credentials> },
 }
 
 impl Asked {
@@ -36,6 +38,7 @@ impl Asked {
             Self::Request(request) => &request.url,
             Self::Script { code, .. } => code,
             Self::Workflow { name, .. } => name,
+            Self::Document { place, .. } => place,
         }
     }
 
@@ -45,6 +48,7 @@ impl Asked {
             Self::Call { body, .. } => body.clone(),
             Self::Request(request) => serde_json::from_slice(&request.body).unwrap_or_default(),
             Self::Script { input, .. } | Self::Workflow { input, .. } => input.clone(),
+            Self::Document { parameters, .. } => parameters.clone(),
         }
     }
 }
@@ -172,6 +176,18 @@ impl Host {
                 );
             }
             Action::Request { frame, request, .. } => self.ask(frame, Asked::Request(*request), true),
+            Action::Document { frame, document, parameters, credentials, .. } => {
+                let place = match *document {
+                    DocumentSource::File(file) => file.to_string(),
+                    DocumentSource::Request(request) => request.url,
+                };
+                let credentials = credentials.map(|credentials| *credentials);
+                self.ask(
+                    frame,
+                    Asked::Document { place, parameters: (*parameters).clone(), credentials },
+                    true,
+                );
+            }
             Action::Script { frame, code, input, wait, .. } => {
                 self.ask(frame, Asked::Script { code: code.to_string(), input: (*input).clone() }, wait);
             }
@@ -216,6 +232,7 @@ impl Host {
             match action {
                 Action::Call { frame, .. }
                 | Action::Request { frame, .. }
+                | Action::Document { frame, .. }
                 | Action::Script { frame, .. }
                 | Action::Workflow { frame, .. } => asked.push(frame),
                 Action::Listen { frame, .. } => listens.push(frame),
