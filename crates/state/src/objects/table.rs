@@ -543,6 +543,15 @@ impl Objects {
         self.are_peers_wanted()
     }
 
+    /// The type that a field must have if it is written after its deletion: the members of a cluster keep a tombstone, which
+    /// reserves it. `None` if it may have any type.
+    pub(super) fn type_after_deletion(&self, key: &FieldKey) -> Result<Option<FieldType>, StoreError> {
+        if !self.keeps_tombstones() {
+            return Ok(None);
+        }
+        Ok(self.slot(key)?.map(|slot| slot.0.read().field.field().field_type()))
+    }
+
     fn unwritten_matching(&self, fits: impl Fn(&&FieldKey) -> bool) -> Vec<(FieldKey, Arc<Slot>)> {
         let unwritten = self.unwritten.lock();
         unwritten
