@@ -1,10 +1,13 @@
 //! `edgefaas rm NAME`
 
+use anyhow::Context;
 use edgefaas_api::control as proto;
+use edgefaas_api::objects::DeleteResponse;
 use serde_json::json;
 
 use crate::app_nodes;
 use crate::args::{Format, Global, Rm};
+use crate::commands::objects;
 use crate::connection;
 use crate::output;
 
@@ -15,17 +18,64 @@ pub async fn run(args: &Rm, global: &Global) -> anyhow::Result<()> {
     let response = client.remove(request).await.map_err(|status| connection::failure(&status))?;
     let proto::RemoveResponse { functions, nodes } = response.into_inner();
     app_nodes::warn(&nodes);
+    let left = objects_of(&args.name, args.with_objects, global).await.with_context(|| {
+        let name = &args.name;
+        match args.with_objects {
+            true => format!(
+                "{name} is removed, but not all of its objects; delete them with `edgefaas objects delete {name} '*'`"
+            ),
+            false => format!("{name} is removed, but its objects cannot be listed"),
+        }
+    })?;
     match global.output {
-        Format::Json => output::json(
-            &json!({ "app": args.name, "functions": functions, "nodes": app_nodes::json(&nodes) }),
-        ),
+        Format::Json => {
+            let mut answer =
+                json!({ "app": args.name, "functions": functions, "nodes": app_nodes::json(&nodes) });
+            match left {
+                ObjectsLeft::Deleted(deleted) => answer["deleted"] = objects::deleted_json(deleted),
+                ObjectsLeft::Kept => answer["objects_kept"] = true.into(),
+                ObjectsLeft::None => answer["objects_kept"] = false.into(),
+            }
+            output::json(&answer)
+        }
         Format::Table => {
             let line = format!("{} is removed, with its functions {}\n", args.name, functions.join(", "));
             output::text(&line)?;
+            match left {
+                ObjectsLeft::Deleted(deleted) => {
+                    output::text(&format!("deleted {}\n", objects::deleted_in_words(deleted)))?;
+                }
+                ObjectsLeft::Kept => eprintln!(
+                    "its objects are kept; delete them with `edgefaas objects delete {} '*'`",
+                    args.name
+                ),
+                ObjectsLeft::None => {}
+            }
             match nodes.len() {
                 0 | 1 => Ok(()),
                 _ => output::table(&app_nodes::HEADER, app_nodes::rows(&nodes)),
             }
         }
+    }
+}
+
+/// The objects of an app after its removal.
+enum ObjectsLeft {
+    /// The app had none.
+    None,
+    /// They are kept.
+    Kept,
+    /// They were deleted.
+    Deleted(DeleteResponse),
+}
+
+async fn objects_of(app: &str, with_objects: bool, global: &Global) -> anyhow::Result<ObjectsLeft> {
+    let mut client = connection::connect_objects(global).await?;
+    if with_objects {
+        return Ok(ObjectsLeft::Deleted(objects::delete_all(&mut client, app).await?));
+    }
+    match objects::has_any(&mut client, app).await? {
+        true => Ok(ObjectsLeft::Kept),
+        false => Ok(ObjectsLeft::None),
     }
 }

@@ -218,6 +218,9 @@ impl PendingFields {
                 if let Some(actual) = stored_type.filter(|actual| *actual != wanted) {
                     return Err(wrong(actual).into());
                 }
+                if stored_type.is_none() {
+                    reserved_for(objects, &key, wanted)?;
+                }
                 let stored = || objects.read(&key, |field| field.cloned());
                 let write = Write::first(objects, &key, operation, stored, now)?;
                 entry.insert(Pending { start: Start::Stored, write: Some(write), bytes });
@@ -292,8 +295,8 @@ fn entry_bytes(key: &FieldKey) -> usize {
     key.as_bytes().len() + ENTRY_BYTES
 }
 
-/// Checks that a field that is deleted in the same invocation may have the type `wanted` afterwards: its tombstone, if it leaves
-/// one, reserves its type.
+/// Checks that a field that does not exist, or is deleted in the same invocation, may have the type `wanted`: its tombstone, if
+/// there is one or will be, reserves its type.
 fn reserved_for(objects: &Objects, key: &FieldKey, wanted: FieldType) -> Result<(), PendingError> {
     match objects.type_after_deletion(key)? {
         Some(was) if was != wanted => {
