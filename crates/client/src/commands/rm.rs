@@ -18,15 +18,10 @@ pub async fn run(args: &Rm, global: &Global) -> anyhow::Result<()> {
     let response = client.remove(request).await.map_err(|status| connection::failure(&status))?;
     let proto::RemoveResponse { functions, nodes } = response.into_inner();
     app_nodes::warn(&nodes);
-    let left = objects_of(&args.name, args.with_objects, global).await.with_context(|| {
-        let name = &args.name;
-        match args.with_objects {
-            true => format!(
-                "{name} is removed, but not all of its objects; delete them with `edgefaas objects delete {name} '*'`"
-            ),
-            false => format!("{name} is removed, but its objects cannot be listed"),
-        }
-    })?;
+    let left = match args.with_objects {
+        true => ObjectsLeft::Deleted(delete_objects(&args.name, global).await?),
+        false => kept_objects(&args.name, global).await,
+    };
     match global.output {
         Format::Json => {
             let mut answer =
@@ -35,6 +30,7 @@ pub async fn run(args: &Rm, global: &Global) -> anyhow::Result<()> {
                 ObjectsLeft::Deleted(deleted) => answer["deleted"] = objects::deleted_json(deleted),
                 ObjectsLeft::Kept => answer["objects_kept"] = true.into(),
                 ObjectsLeft::None => answer["objects_kept"] = false.into(),
+                ObjectsLeft::Unknown(_) => answer["objects_kept"] = serde_json::Value::Null,
             }
             output::json(&answer)
         }
@@ -49,6 +45,7 @@ pub async fn run(args: &Rm, global: &Global) -> anyhow::Result<()> {
                     "its objects are kept; delete them with `edgefaas objects delete {} '*'`",
                     args.name
                 ),
+                ObjectsLeft::Unknown(error) => eprintln!("its objects are kept, if it has any: {error:#}"),
                 ObjectsLeft::None => {}
             }
             match nodes.len() {
@@ -65,17 +62,33 @@ enum ObjectsLeft {
     None,
     /// They are kept.
     Kept,
+    /// They are kept if there are any: they cannot be listed.
+    Unknown(anyhow::Error),
     /// They were deleted.
     Deleted(DeleteResponse),
 }
 
-async fn objects_of(app: &str, with_objects: bool, global: &Global) -> anyhow::Result<ObjectsLeft> {
-    let mut client = connection::connect_objects(global).await?;
-    if with_objects {
-        return Ok(ObjectsLeft::Deleted(objects::delete_all(&mut client, app).await?));
-    }
-    match objects::has_any(&mut client, app).await? {
-        true => Ok(ObjectsLeft::Kept),
-        false => Ok(ObjectsLeft::None),
+async fn delete_objects(app: &str, global: &Global) -> anyhow::Result<DeleteResponse> {
+    let deleted = async {
+        let mut client = connection::connect_objects(global).await?;
+        objects::delete_all(&mut client, app).await
+    };
+    deleted.await.with_context(|| {
+        format!(
+            "{app} is removed, but not all of its objects; delete them with `edgefaas objects delete {app} '*'`"
+        )
+    })
+}
+
+/// The app is removed, so an error here is no error of the command.
+async fn kept_objects(app: &str, global: &Global) -> ObjectsLeft {
+    let has_any = async {
+        let mut client = connection::connect_objects(global).await?;
+        objects::has_any(&mut client, app).await
+    };
+    match has_any.await {
+        Ok(true) => ObjectsLeft::Kept,
+        Ok(false) => ObjectsLeft::None,
+        Err(error) => ObjectsLeft::Unknown(error),
     }
 }
