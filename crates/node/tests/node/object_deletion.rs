@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use tonic::Code;
 use tonic_types::StatusExt;
 
+use crate::clusters::{cluster, until};
 use crate::object_types::{PERMIT, RUN};
 use crate::support::{ObjectsClient, TestNode, failure, in_time, reply_text};
 
@@ -231,4 +232,45 @@ async fn watches_and_triggers_tell_a_deletion_from_a_null() {
         let previous = previous.unwrap_or("null");
         assert_eq!(message, format!(r#"["last","register",{previous},{value},{deleted}]"#));
     }
+}
+
+#[tokio::test]
+async fn a_member_tells_the_others_of_a_deletion_and_reserves_the_type_until_they_know() {
+    let mut nodes = cluster(2).await;
+    for node in &mut nodes {
+        node.deploy_one("run", PERMIT, RUN).await;
+    }
+    let mut objects = nodes[0].objects().await;
+    for field in ["x", "y"] {
+        objects.update(update("o", field, Operation::CounterAdd(5))).await.unwrap();
+        until(&nodes[1], "o", field, &json!(5)).await;
+    }
+    let request = proto::WatchRequest { app: "run".into(), object: "o".into(), field: "x".into() };
+    let mut watch = nodes[1].objects().await.watch(request).await.unwrap().into_inner();
+    assert_eq!(delete(&mut objects, "o", Some("x")).await, (1, 1));
+    let change = in_time(watch.message()).await.unwrap().unwrap();
+    assert_eq!((change.deleted, change.origin.as_str()), (true, "remote"));
+    assert_eq!(fields(&mut nodes[1].objects().await, "o").await, json!({"y": 5}));
+
+    // The other member is away, so it does not know of this deletion.
+    drop(watch);
+    let away = nodes.pop().unwrap().stop().await;
+    assert_eq!(delete(&mut objects, "o", Some("y")).await, (1, 1));
+    let status = objects.update(update("o", "y", Operation::SetAdd(b"1".to_vec()))).await.unwrap_err();
+    let reason = status.get_error_details().error_info().map(|info| info.reason.clone());
+    assert_eq!(
+        (status.code(), reason.as_deref()),
+        (Code::FailedPrecondition, Some("TYPE_RESERVED")),
+        "{status}"
+    );
+    let code =
+        "return o.set('y').add(1).catch((error) => [error.code, error.message.includes('was a counter')])";
+    assert_eq!(reply_text(&nodes[0].invoke("run", code).await), r#"["Invalid",true]"#);
+    // The same type works immediately, also after another deletion in the same invocation.
+    let code = "await o.counter('y').add(1); await o.delete('y'); await o.counter('y').add(2); \
+                return [await o.counter('y').value(), await o.delete('y').then(() => o.set('y').add(1)).catch((e) => e.code)]";
+    let reply = reply_text(&nodes[0].invoke("run", code).await);
+    assert_eq!(reply, r#"[2,"Invalid"]"#);
+    assert_eq!(fields(&mut objects, "o").await, json!({}));
+    drop(away);
 }
