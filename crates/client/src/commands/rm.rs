@@ -40,6 +40,13 @@ pub async fn run(args: &Rm, global: &Global) -> anyhow::Result<()> {
             match left {
                 ObjectsLeft::Deleted(deleted) => {
                     output::text(&format!("deleted {}\n", objects::deleted_in_words(deleted)))?;
+                    if nodes.len() > 1 {
+                        eprintln!(
+                            "a node that keeps no copies of an object may still have it: `edgefaas objects list {}` there shows \
+                             those that are left, and `edgefaas objects delete` deletes them",
+                            args.name
+                        );
+                    }
                 }
                 ObjectsLeft::Kept => eprintln!(
                     "its objects are kept; delete them with `edgefaas objects delete {} '*'`",
