@@ -172,6 +172,10 @@ impl Host for NoHost {
         nothing()
     }
 
+    fn object_delete(&mut self, _: &str, _: Option<&str>) -> Result<(), HostError> {
+        nothing()
+    }
+
     fn log(&mut self, _: LogLevel, _: String) {}
 
     fn config(&mut self, _: &str) -> Option<String> {

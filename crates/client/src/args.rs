@@ -203,6 +203,10 @@ pub struct Logs {
 pub struct Rm {
     /// The app
     pub name: String,
+    /// Delete all objects of the app too; without it they are kept
+    // The deletions would reach the other nodes, where the app stays.
+    #[arg(long, conflicts_with = "this_node")]
+    pub with_objects: bool,
     // Not a doc comment: clap would show it as the command's description.
     #[allow(missing_docs)]
     #[command(flatten)]
@@ -379,6 +383,19 @@ pub enum Objects {
         name: FieldName,
         /// An element of a set as JSON, an index of a list, a key of a map or a JSON Pointer into a document
         value: String,
+    },
+    /// Delete a field, or whole objects
+    Delete {
+        /// The app that the objects belong to
+        app: String,
+        /// The object's name, or a pattern in which `*` stands for any characters
+        object: String,
+        /// The name of a field [default: all fields]
+        #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
+        field: Option<String>,
+        /// Delete the objects of a pattern without a question
+        #[arg(long)]
+        yes: bool,
     },
     /// Write objects to a file, while the node runs
     Export {

@@ -1,6 +1,6 @@
-//! Input of secrets, without echo.
+//! Input of secrets, without echo, and confirmations.
 
-use std::io::{IsTerminal, Read};
+use std::io::{IsTerminal, Read, Write};
 
 use anyhow::Context;
 
@@ -30,6 +30,24 @@ pub fn new_password(user: &str) -> anyhow::Result<String> {
         return Err(Failure::new(Exit::Usage, "the passwords differ; nothing was changed"));
     }
     Ok(password)
+}
+
+/// Asks on the terminal for a confirmation; false if the answer is not `y` or `yes`.
+///
+/// # Errors
+/// Stdin is no terminal. `what` is the action, such as `the deletion of 3 objects`, and `option` confirms it on the command
+/// line.
+pub fn confirm(question: &str, what: &str, option: &str) -> anyhow::Result<bool> {
+    if !std::io::stdin().is_terminal() {
+        let message =
+            format!("stdin is not a terminal, so you cannot confirm {what}; confirm it with {option}");
+        return Err(Failure::new(Exit::Usage, message));
+    }
+    eprint!("{question} [y/N] ");
+    std::io::stderr().flush().context("the question cannot be shown")?;
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer).context("the answer cannot be read")?;
+    Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }
 
 fn ask(question: &str, what: &str) -> anyhow::Result<String> {

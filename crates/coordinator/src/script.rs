@@ -174,6 +174,10 @@ impl Host for NoPermissions {
         refused("objects")
     }
 
+    fn object_delete(&mut self, _: &str, _: Option<&str>) -> Result<(), HostError> {
+        refused("objects")
+    }
+
     fn log(&mut self, _: LogLevel, _: String) {}
 
     fn config(&mut self, _: &str) -> Option<String> {

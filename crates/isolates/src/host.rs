@@ -118,6 +118,13 @@ pub trait Host: Send + 'static {
         read: Read<'_>,
     ) -> Result<FieldValue, HostError>;
 
+    /// Deletes a field of an object; without `field` all fields. Reads of this invocation see nothing of it afterwards, and a write
+    /// makes a new field. A field that does not exist is no error.
+    ///
+    /// # Errors
+    /// An invalid name, or more fields than an invocation may change.
+    fn object_delete(&mut self, object: &str, field: Option<&str>) -> Result<(), HostError>;
+
     /// A line for the function's log.
     fn log(&mut self, level: LogLevel, message: String);
 

@@ -70,7 +70,10 @@ export interface ObjectEvent<T = any> extends EventBody {
   readonly type: FieldType;
   /** Its value before the change; for a new field the initial value of its type, or `null`. */
   readonly previous: T;
+  /** Its value after the change; `null` if it was deleted. */
   readonly value: T;
+  /** Whether the field was deleted. */
+  readonly deleted: boolean;
   /** The origin of the change: this node or another one. */
   readonly origin: "local" | "remote";
 }
@@ -298,6 +301,12 @@ export interface ObjectMap<T extends object = Record<string, any>> extends Field
  */
 export interface StatefulObject extends Fields {
   readonly name: string;
+  /**
+   * Deletes a field with all that this node has seen of it, or, without an argument, all fields of the object. The next write
+   * makes a new field, which may have another type; in a cluster the type stays reserved until all members know of the
+   * deletion. A field that does not exist is no error.
+   */
+  delete(field?: string): Promise<void>;
 }
 
 /** Host calls of a function, within the manifest's `permissions`. */

@@ -212,8 +212,36 @@ fn a_change_tells_what_was_and_what_is() {
     let error = event.value::<u8>().unwrap_err().to_string();
     assert!(error.starts_with("the change of an object is not JSON of type u8: "), "{error}");
 
+    assert!(!event.is_deleted());
+    let body = r#"{"object": "room", "field": "last", "type": "register", "previous": 1, "value": null, "deleted": true,
+                   "origin": "local"}"#;
+    let change = ObjectChange { object: "room".into(), field: "last".into() };
+    let deleted = Event::new(Trigger::Object(change), body);
+    assert!(deleted.is_deleted());
+    assert_eq!(deleted.value::<Option<u8>>().unwrap(), None);
+
     let call = Event::new(Trigger::Call(DirectCall::default()), body);
+    assert!(!call.is_deleted());
     assert_eq!(call.object(), None);
     let error = call.previous::<Value>().unwrap_err().to_string();
     assert_eq!(error, "a call event has no change of an object");
+}
+
+#[test]
+fn fields_and_objects_are_deleted() {
+    let context = TestNode::new().context();
+    let (room, hall) = (context.object("room"), context.object("hall"));
+    for object in [&room, &hall] {
+        object.counter("people").add(5).unwrap();
+        object.register("last").set("x").unwrap();
+    }
+    room.delete_field("people").unwrap();
+    room.delete_field("never").unwrap();
+    assert_eq!(room.counter("people").value().unwrap(), 0);
+    room.set("people").add("another type").unwrap();
+    assert_eq!(room.register("last").get::<String>().unwrap().as_deref(), Some("x"));
+    room.delete().unwrap();
+    assert_eq!(room.register("last").get::<String>().unwrap(), None);
+    assert_eq!(room.counter("people").value().unwrap(), 0);
+    assert_eq!(hall.counter("people").value().unwrap(), 5);
 }

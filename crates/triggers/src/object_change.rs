@@ -153,6 +153,7 @@ fn event(notice: &ChangeNotice) -> Event {
         "type": notice.field_type.to_string(),
         "previous": notice.previous.as_ref().map(json_of_value),
         "value": notice.value.as_ref().map(json_of_value),
+        "deleted": notice.value.is_none(),
         "origin": notice.origin.as_str(),
     });
     Event { trigger: Trigger::Object(ObjectChange { object, field }), body: body.to_string().into() }

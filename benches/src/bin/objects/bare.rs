@@ -35,6 +35,13 @@ impl Objects for Bare {
         nothing()
     }
 
+    async fn delete(
+        &self,
+        _: Request<proto::DeleteRequest>,
+    ) -> Result<Response<proto::DeleteResponse>, Status> {
+        nothing()
+    }
+
     async fn get(&self, _: Request<proto::GetRequest>) -> Result<Response<proto::GetResponse>, Status> {
         nothing()
     }

@@ -14,6 +14,7 @@ mod clusters;
 mod components;
 mod crash;
 mod damage;
+mod deleting;
 mod diagnostics;
 mod disk;
 mod durable;

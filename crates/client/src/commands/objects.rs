@@ -1,4 +1,8 @@
-//! `edgefaas objects list|get|watch|set|add|remove|export|import`
+//! `edgefaas objects list|get|watch|set|add|remove|delete|export|import`
+
+mod delete;
+
+pub(super) use delete::{as_json as deleted_json, delete_all, has_any, in_words as deleted_in_words};
 
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -40,6 +44,9 @@ pub async fn run(args: &Objects, global: &Global) -> anyhow::Result<()> {
         Objects::Remove { name, value } => {
             let kind = kind(&mut client, name, None, "").await?;
             update(client, name, remove(&kind, value)?, global).await
+        }
+        Objects::Delete { app, object, field, yes } => {
+            delete::run(client, app, object, field.as_deref(), *yes, global).await
         }
         Objects::Export { file, app } => export(client, file, app.as_deref(), global).await,
         Objects::Import { file } => import(client, file, global).await,
@@ -162,13 +169,14 @@ async fn watch(
                 output::json(&json!({
                     "app": change.app, "object": change.object, "field": change.field, "type": change.r#type,
                     "previous": change.previous_json.as_deref().map(value), "value": value(&change.json),
-                    "origin": change.origin,
+                    "deleted": change.deleted, "origin": change.origin,
                 }))?;
             }
             Format::Table => {
                 let previous = change.previous_json.as_deref().unwrap_or("-");
                 let (object, field) = (output::line(&change.object), output::line(&change.field));
-                let (before, after) = (output::line(previous), output::line(&change.json));
+                let after = if change.deleted { "deleted" } else { &change.json };
+                let (before, after) = (output::line(previous), output::line(after));
                 output::text(&format!("{object}.{field}  {before} -> {after}  ({})\n", change.origin))?;
             }
         }

@@ -1,14 +1,16 @@
-//! Uncommitted effects of an invocation: writes and messages.
+//! Uncommitted effects of an invocation: writes, deletions and messages.
 
 use edgefaas_broker::Message;
 use edgefaas_crdt::{Hlc, Operation};
 use edgefaas_platform::{Budget, Taken};
-use edgefaas_state::objects::{FieldKey, Objects, Pending, PendingError, PendingFields};
+use edgefaas_state::objects::{
+    FieldKey, Objects, Pending, PendingChange, PendingError, PendingFields, PendingLimits,
+};
 use edgefaas_state::store::Batch;
 
 /// Maximum number of messages that one invocation may publish.
 pub const MAX_PUBLISHES: usize = 10_000;
-/// Maximum number of fields that one invocation may write.
+/// Maximum number of fields that one invocation may write or delete.
 pub const MAX_FIELDS: usize = 10_000;
 /// Maximum number of bytes that one invocation may publish and write.
 pub const MAX_BYTES: usize = 16 << 20;
@@ -82,7 +84,7 @@ impl Effects {
         }
     }
 
-    /// The uncommitted write of a field.
+    /// The uncommitted changes of a field.
     pub fn pending(&self, key: &FieldKey) -> Option<&Pending> {
         self.fields.get(key)
     }
@@ -100,18 +102,51 @@ impl Effects {
     ) -> Result<(), PendingError> {
         // This time is only for reads before the commit: the writer sets the time of the committed operation.
         let now = Hlc { wall_ms: now_ms, logical: 0 };
-        let max_bytes = (self.max_bytes - self.publish_bytes).min(self.fields.bytes() + self.taken.free());
-        let done = self.fields.operate(objects, key, operation, now, (MAX_FIELDS, max_bytes));
+        let limits = self.field_limits();
+        let done = self.fields.operate(objects, key, operation, now, limits);
         self.taken.resize(self.publish_bytes + self.fields.bytes());
         done
+    }
+
+    /// Deletes a field.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub fn delete_field(&mut self, key: FieldKey) -> Result<(), PendingError> {
+        let done = self.fields.delete(key, self.field_limits());
+        self.taken.resize(self.publish_bytes + self.fields.bytes());
+        done
+    }
+
+    /// Deletes all fields of an object, as the invocation sees it.
+    ///
+    /// # Errors
+    /// The object cannot be read, or there is no room.
+    pub fn delete_object(
+        &mut self,
+        objects: &Objects,
+        app: &str,
+        object: &str,
+    ) -> Result<(), PendingError> {
+        let done = self.fields.delete_object(objects, app, object, self.field_limits());
+        self.taken.resize(self.publish_bytes + self.fields.bytes());
+        done
+    }
+
+    fn field_limits(&self) -> PendingLimits {
+        let max_bytes = (self.max_bytes - self.publish_bytes).min(self.fields.bytes() + self.taken.free());
+        PendingLimits { max_fields: MAX_FIELDS, max_bytes }
     }
 
     /// The batch to commit, the messages to publish after it, and the bytes that both take from the budget until then.
     pub fn into_parts(self) -> (Batch, Vec<Message>, Taken) {
         let mut batch = Batch::default();
         batch.caused_at(self.depth);
-        for (key, operation) in self.fields.into_operations() {
-            batch.operate(key, operation);
+        for (key, change) in self.fields.into_changes() {
+            match change {
+                PendingChange::Delete => batch.delete_field(key),
+                PendingChange::Operate(operation) => batch.operate(key, operation),
+            }
         }
         (batch, self.publishes, self.taken)
     }

@@ -278,6 +278,10 @@ impl Host for InvocationHost {
         self.read(object, field, path, read)
     }
 
+    fn object_delete(&mut self, object: &str, field: Option<&str>) -> Result<(), HostError> {
+        self.delete(object, field)
+    }
+
     fn log(&mut self, level: LogLevel, message: String) {
         // Empty lines count too.
         let bytes = message.len().max(LINE_BYTES);

@@ -1,12 +1,16 @@
-//! Object calls of a function: reads see the local replica and the function's own uncommitted writes.
+//! Object calls of a function: reads see the local replica and the function's own uncommitted writes and deletions.
+
+use std::borrow::Cow;
 
 use bytes::Bytes;
 use edgefaas_crdt::{ApplyError, Field, FieldType, Operation, WrongType};
 use edgefaas_isolates::{FieldValue, HostError, Read};
 use edgefaas_state::objects::{
-    FieldKey, MAX_VALUE_BYTES, NO_BOUNDED_IN_MAP, Pending, PendingError, name_error, own_object,
+    FieldKey, MAX_VALUE_BYTES, NO_BOUNDED_IN_MAP, Pending, PendingError, Start, Write, name_error,
+    own_object,
 };
 
+use super::effects::MAX_FIELDS;
 use super::host::{InvocationHost, full};
 use super::object_values::{field_type, in_map, value_of};
 
@@ -30,45 +34,88 @@ impl InvocationHost {
         }
         let now_ms = self.invoker.clock.now_unix_ms();
         let objects = self.invoker.store.objects();
-        let written = self.effects.lock().operate(objects, key.clone(), operation, now_ms);
-        if let Err(PendingError::Apply(error @ ApplyError::BelowFloor { .. })) = &written {
+        let mut effects = self.effects.lock();
+        let written = effects.operate(objects, key.clone(), operation, now_ms);
+        if let Err(PendingError::Apply(error @ ApplyError::BelowFloor { .. })) = &written
+            && !is_deleted(effects.pending(&key))
+        {
             self.invoker.store.committer().request_share(&key, error);
         }
+        drop(effects);
         written.map_err(|error| match error {
-            PendingError::Apply(error) => invalid(object, &error),
-            PendingError::Store(error) => HostError::Failed(error.to_string()),
-            PendingError::NoRoom => full(self.effects.lock().no_room()),
-            PendingError::TooMany => HostError::Overloaded(format!(
-                "one invocation may write at most {} fields",
-                super::effects::MAX_FIELDS
-            )),
+            PendingError::TooMany => {
+                HostError::Overloaded(format!("one invocation may write at most {MAX_FIELDS} fields"))
+            }
+            error => self.refused(object, error),
         })
+    }
+
+    /// Adds the deletion of a field, or of all fields of the object, to the effects of the invocation.
+    pub(super) fn delete(&mut self, object: &str, field: Option<&str>) -> Result<(), HostError> {
+        let deleted = match field {
+            Some(field) => {
+                let key = self.key(object, field)?;
+                self.effects.lock().delete_field(key)
+            }
+            None => {
+                let name = self.object_name(object)?;
+                let objects = self.invoker.store.objects();
+                self.effects.lock().delete_object(objects, &self.function.app, &name)
+            }
+        };
+        deleted.map_err(|error| match (error, field) {
+            (PendingError::TooMany, Some(_)) => HostError::Overloaded(format!(
+                "one invocation may write and delete at most {MAX_FIELDS} fields; delete the rest in another invocation"
+            )),
+            (PendingError::TooMany, None) => HostError::Overloaded(format!(
+                "object `{object}` has too many fields to delete here: one invocation may write and delete at most {MAX_FIELDS} \
+                 fields, with those that it has changed already; delete fields by their names in several invocations, or the object \
+                 with `edgefaas objects delete`"
+            )),
+            (error, _) => self.refused(object, error),
+        })
+    }
+
+    fn refused(&self, object: &str, error: PendingError) -> HostError {
+        match error {
+            PendingError::Apply(error) => invalid(object, &error),
+            PendingError::NoRoom => full(self.effects.lock().no_room()),
+            PendingError::Store(_) | PendingError::TooMany => HostError::Failed(error.to_string()),
+        }
     }
 
     /// The value of a counter.
     pub(super) fn counter(&mut self, object: &str, field: &str) -> Result<i64, HostError> {
         let key = self.key(object, field)?;
         let effects = self.effects.lock();
-        let pending = match effects.pending(&key) {
-            Some(Pending::Added(amount)) => *amount,
+        let pending = effects.pending(&key);
+        let added = match pending.and_then(Pending::write) {
+            Some(Write::Added(amount)) => *amount,
             None => 0,
             Some(other) => return Err(wrong_type(&key, other.field_type(), FieldType::Counter)),
         };
+        if is_deleted(pending) {
+            return Ok(added);
+        }
         drop(effects);
         let value = self.stored(&key, FieldType::Counter, |field| {
             field.and_then(|field| field.counter(key.field()).ok()).map_or(0, |counter| counter.value())
         })?;
-        Ok(value.saturating_add(pending))
+        Ok(value.saturating_add(added))
     }
 
     /// The value of a register.
     pub(super) fn register(&mut self, object: &str, field: &str) -> Result<Option<Bytes>, HostError> {
         let key = self.key(object, field)?;
-        match self.effects.lock().pending(&key) {
-            Some(Pending::Set(value)) => return Ok(Some(value.clone())),
+        let effects = self.effects.lock();
+        let pending = effects.pending(&key);
+        match pending.and_then(Pending::write) {
+            Some(Write::Set(value)) => return Ok(Some(value.clone())),
             Some(other) => return Err(wrong_type(&key, other.field_type(), FieldType::Register)),
+            None if is_deleted(pending) => return Ok(None),
             None => {}
         }
+        drop(effects);
         self.stored(&key, FieldType::Register, |field| {
             field.and_then(|field| field.register(key.field()).ok()?.get().cloned())
         })
@@ -112,13 +159,17 @@ impl InvocationHost {
                 }
             }
         };
-        match self.effects.lock().pending(&key) {
-            Some(Pending::Changed { field, .. }) if field.field_type() == whole => {
+        let effects = self.effects.lock();
+        let pending = effects.pending(&key);
+        match pending.and_then(Pending::write) {
+            Some(Write::Changed { field, .. }) if field.field_type() == whole => {
                 return answer(Some(field));
             }
             Some(other) => return Err(wrong_type(&key, other.field_type(), whole)),
+            None if is_deleted(pending) => return answer(None),
             None => {}
         }
+        drop(effects);
         self.stored(&key, whole, answer)?
     }
 
@@ -132,20 +183,24 @@ impl InvocationHost {
     }
 
     fn new_key(&self, object: &str, field: &str) -> Result<FieldKey, HostError> {
-        // Without a name it is the function's own object, which needs no permission.
-        if object.is_empty() {
-            return match name_error("field", field) {
-                Some(reason) => Err(HostError::Invalid(reason)),
-                None => Ok(FieldKey::new(&self.function.app, &own_object(&self.function.name), field)),
-            };
+        if let Some(reason) = name_error("field", field) {
+            return Err(HostError::Invalid(reason));
         }
-        if let Some(reason) = name_error("object", object).or_else(|| name_error("field", field)) {
+        Ok(FieldKey::new(&self.function.app, &self.object_name(object)?, field))
+    }
+
+    /// Name of an object that the function may use. Without a name it is the function's own object, which needs no permission.
+    fn object_name<'a>(&self, object: &'a str) -> Result<Cow<'a, str>, HostError> {
+        if object.is_empty() {
+            return Ok(own_object(&self.function.name).into());
+        }
+        if let Some(reason) = name_error("object", object) {
             return Err(HostError::Invalid(reason));
         }
         if !self.function.spec.permissions.allows_object(object) {
             return Err(self.not_permitted("object", object, "objects"));
         }
-        Ok(FieldKey::new(&self.function.app, object, field))
+        Ok(object.into())
     }
 
     /// Reads the committed field.
@@ -168,6 +223,11 @@ impl InvocationHost {
             Err(error) => Err(HostError::Failed(error.to_string())),
         }
     }
+}
+
+/// True if the invocation has deleted the stored field.
+fn is_deleted(pending: Option<&Pending>) -> bool {
+    pending.is_some_and(|pending| pending.start() == Start::Deleted)
 }
 
 fn wrong_type(key: &FieldKey, actual: FieldType, expected: FieldType) -> HostError {

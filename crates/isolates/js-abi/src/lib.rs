@@ -43,7 +43,7 @@ pub use postcard::Error;
 use serde::{Deserialize, Serialize};
 
 /// The version of everything in this crate.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// What `call` gives in place of a length where the answer is a number, which lies in the engine's memory already.
 pub const NUMBER: u32 = u32::MAX;
@@ -281,6 +281,12 @@ pub enum Request<'a> {
     /// Drops a ticket; what it stands for is cancelled.
     Cancel {
         ticket: u32,
+    },
+    /// Deletes a field of an object, or all fields of it.
+    ObjectDelete {
+        object: &'a str,
+        /// None for all fields.
+        field: Option<&'a str>,
     },
 }
 

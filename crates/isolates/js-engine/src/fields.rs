@@ -1,9 +1,10 @@
 //! Fields of objects, as `prelude/objects.js` asks for them.
 
 use edgefaas_js_abi::{Change, FieldType, FieldValue, Read, Request};
-use rquickjs::prelude::Rest;
-use rquickjs::{Array, Ctx, Exception, IntoJs, Value};
+use rquickjs::prelude::{Opt, Rest};
+use rquickjs::{Array, Ctx, Exception, IntoJs, String as JsString, Value};
 
+use crate::boundary::Utf8;
 use crate::{convert, natives};
 
 /// `(object, field, path, change, …)`: carries out a change, whose name is that of the message with a small first
@@ -60,6 +61,12 @@ pub fn read<'js>(ctx: Ctx<'js>, arguments: Rest<Value<'js>>) -> rquickjs::Result
     };
     let path = path.iter().map(String::as_str).collect();
     natives::ask(&ctx, &Request::ObjectRead { object: &object, field: &field, path, read })
+}
+
+/// `(object, field)`: deletes a field; without `field` the whole object.
+pub fn delete<'js>(ctx: Ctx<'js>, object: JsString<'js>, field: Opt<JsString<'js>>) -> rquickjs::Result<Value<'js>> {
+    let (object, field) = (Utf8::of(object)?, field.0.map(Utf8::of).transpose()?);
+    natives::ask(&ctx, &Request::ObjectDelete { object: &object, field: field.as_deref() })
 }
 
 /// A field's value for a function; keys are `[key, type, key, type, …]`.

@@ -108,6 +108,7 @@ pub fn object<'js>(ctx: &Ctx<'js>) -> rquickjs::Result<Object<'js>> {
         "registerGet" => register_get,
         "objectChange" => fields::change,
         "objectRead" => fields::read,
+        "objectDelete" => fields::delete,
         "asset" => |ctx: Ctx<'js>, name: String| ask(&ctx, &Request::Asset { name: &name }),
         "config" => |ctx: Ctx<'js>| match answer(&ctx, &Request::Config)? {
             Answer::Text(json) => ctx.json_parse(json),

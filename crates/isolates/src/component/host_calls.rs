@@ -213,6 +213,14 @@ impl objects::Host for ComponentState {
         let value = read_object(self.host(), &object, &field, &keys(&path), Read::Share);
         Ok(value.and_then(guest_share).map_err(Into::into))
     }
+
+    fn delete_field(&mut self, object: String, field: String) -> HostResult<()> {
+        Ok(self.host().object_delete(&object, Some(&field)).map_err(Into::into))
+    }
+
+    fn delete_object(&mut self, object: String) -> HostResult<()> {
+        Ok(self.host().object_delete(&object, None).map_err(Into::into))
+    }
 }
 
 fn keys(path: &[String]) -> Vec<&str> {

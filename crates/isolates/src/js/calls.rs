@@ -147,6 +147,7 @@ fn answer(state: &mut State, request: &Request<'_>) -> Answered {
         Request::ObjectRead { object, field, path, read } => {
             read_object(&mut **host, object, field, path, *read).map(|value| messages::field_answer(&value))
         }
+        Request::ObjectDelete { object, field } => done(host.object_delete(object, *field)),
         Request::Asset { name } => asset(assets, name),
         Request::Config => Ok(config(&mut **host)),
         Request::Node => {
@@ -233,6 +234,7 @@ fn name(request: &Request<'_>) -> &'static str {
         Request::RegisterGet { .. } => "register.get",
         Request::ObjectChange { change, .. } => change.field_type().as_str(),
         Request::ObjectRead { read, .. } => read.field_type().as_str(),
+        Request::ObjectDelete { .. } => "object.delete",
         Request::Asset { .. } => "asset",
         Request::Config => "config",
         Request::Node => "node",

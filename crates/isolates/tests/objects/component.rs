@@ -168,5 +168,17 @@ async fn a_component_changes_and_reads_fields() {
     let change = ObjectChange { object: "room".into(), field: "c".into() };
     let body = Bytes::from_static(br#"{"type":"counter","previous":1,"value":{"a":[2]},"origin":"local"}"#);
     let event = Event { trigger: Trigger::Object(change), body };
-    assert_eq!(guest.run(&bench, event).await, json!([1, { "a": [2] }]));
+    assert_eq!(guest.run(&bench, event).await, json!([1, { "a": [2] }, false]));
+    let change = ObjectChange { object: "room".into(), field: "c".into() };
+    let body = Bytes::from_static(br#"{"type":"counter","previous":1,"value":null,"deleted":true}"#);
+    let event = Event { trigger: Trigger::Object(change), body };
+    assert_eq!(guest.run(&bench, event).await, json!([1, null, true]));
+}
+
+#[tokio::test]
+async fn a_component_deletes_fields_and_objects() {
+    let Some(guest) = Guest::new().await else { return };
+    let bench = Bench::new();
+    assert_eq!(guest.run(&bench, call("delete")).await, json!("not permitted: object forbidden"));
+    assert_eq!(bench.record().changes, ["room.c deleted", "room deleted"]);
 }

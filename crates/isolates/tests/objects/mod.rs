@@ -45,12 +45,13 @@ async fn every_change_reaches_the_host() {
             await room.text("t").splice(4, 5, "x"), await room.text("t").splice(4, 5),
             await room.json("j").set({ a: 1 }), await room.json("j").set("/a/0", [1]), await room.json("j").set("", 2),
             await room.json("j").delete("/a"),
+            await room.delete("c"), await room.delete(7), await room.delete(),
         ];
         return answers.every((answer) => answer === undefined) && answers.length;
         "#,
     )
     .await;
-    assert_eq!(reply, serde_json::json!(29));
+    assert_eq!(reply, serde_json::json!(32));
     let record = bench.record();
     assert_eq!(record.counters["room.c"], -2);
     let expected = [
@@ -82,6 +83,9 @@ async fn every_change_reaches_the_host() {
         r#"room.j JsonSet { pointer: "/a/0", value: "[1]" }"#,
         r#"room.j JsonSet { pointer: "", value: "2" }"#,
         r#"room.j JsonRemove { pointer: "/a" }"#,
+        "room.c deleted",
+        "room.7 deleted",
+        "room deleted",
     ];
     assert_eq!(record.changes, expected);
 }
@@ -298,26 +302,30 @@ async fn a_change_of_an_object_is_an_event() {
     let bench = Bench::new();
     let source =
         "export default (event) => [event.kind, event.object, event.field, event.type, event.previous,
-                  event.value, event.origin, event.topic, event.toJSON().body];";
+                  event.value, event.deleted, event.origin, event.topic, event.toJSON().body];";
     let program = bench.prepare(&graph("app.js", source)).await.unwrap();
     let object = || Trigger::Object(ObjectChange { object: "room".into(), field: "people".into() });
-    let body = r#"{"object":"room","field":"people","type":"counter","previous":1,"value":{"a":2},"origin":"remote"}"#;
+    let body = r#"{"object":"room","field":"people","type":"counter","previous":1,"value":{"a":2},"deleted":false,"origin":"remote"}"#;
     for (trigger, body, expected) in [
         (
             object(),
             body,
-            serde_json::json!(["object", "room", "people", "counter", 1, {"a": 2}, "remote", null, body]),
+            serde_json::json!(["object", "room", "people", "counter", 1, {"a": 2}, false, "remote", null, body]),
         ),
-        (object(), "", serde_json::json!(["object", "room", "people", null, null, null, null, null, ""])),
+        (
+            object(),
+            "",
+            serde_json::json!(["object", "room", "people", null, null, null, null, null, null, ""]),
+        ),
         (
             object(),
             "null",
-            serde_json::json!(["object", "room", "people", null, null, null, null, null, "null"]),
+            serde_json::json!(["object", "room", "people", null, null, null, null, null, null, "null"]),
         ),
         (
             call("").trigger,
             body,
-            serde_json::json!(["call", null, null, null, null, null, null, null, body]),
+            serde_json::json!(["call", null, null, null, null, null, null, null, null, body]),
         ),
     ] {
         let event = Event { trigger, body: Bytes::copy_from_slice(body.as_bytes()) };

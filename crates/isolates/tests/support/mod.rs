@@ -368,6 +368,16 @@ impl Host for Recorder {
         record.values.get(&asked).cloned().ok_or(HostError::NotFound(asked))
     }
 
+    fn object_delete(&mut self, object: &str, field: Option<&str>) -> Result<(), HostError> {
+        permit("object", object)?;
+        let changed = match field {
+            Some(field) => format!("{object}.{field} deleted"),
+            None => format!("{object} deleted"),
+        };
+        self.record.lock().unwrap().changes.push(changed);
+        Ok(())
+    }
+
     fn log(&mut self, level: LogLevel, message: String) {
         self.record.lock().unwrap().logs.push((level, message));
     }

@@ -1,5 +1,7 @@
 //! Stateful objects over gRPC.
 
+mod deletion;
+
 use std::io::Read as _;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -94,6 +96,11 @@ impl Objects for ObjectsService {
         Ok(Response::new(proto::UpdateAllResponse {}))
     }
 
+    async fn delete(&self, request: Request<proto::DeleteRequest>) -> Answer<proto::DeleteResponse> {
+        let scope = deletion::Scope::of(request.into_inner())?;
+        Ok(Response::new(self.delete_all(scope).await?))
+    }
+
     async fn get(&self, request: Request<proto::GetRequest>) -> Answer<proto::GetResponse> {
         let proto::GetRequest { app, object, field, path } = request.into_inner();
         check_names(&app, &object, (!field.is_empty()).then_some(&field), &path)?;
@@ -186,6 +193,7 @@ impl Objects for ObjectsService {
                     json: notice.value.as_ref().map(json_of_value).unwrap_or_default().to_string(),
                     origin: notice.origin.as_str().to_owned(),
                     lost_before,
+                    deleted: notice.value.is_none(),
                 };
                 if changes.send(Ok(change)).await.is_err() {
                     return;
@@ -319,6 +327,16 @@ fn add(batch: &mut Batch, update: proto::UpdateRequest) -> Result<(), Status> {
         }
         Requested::JsonSet(proto::JsonSet { pointer, value }) => Operation::JsonSet { pointer, value },
         Requested::JsonRemove(pointer) => Operation::JsonRemove { pointer },
+        Requested::DeleteField(_) if path.is_empty() => {
+            batch.delete_field(FieldKey::new(&app, &object, &field));
+            return Ok(());
+        }
+        Requested::DeleteField(_) => {
+            let message = format!(
+                "field `{field}`: delete_field deletes a whole field, so path must be empty; for an entry of a map set map_remove"
+            );
+            return Err(refused(Code::InvalidArgument, "BAD_NAME", message));
+        }
     };
     let bytes = operation.size_bytes();
     if bytes > MAX_VALUE_BYTES {
@@ -393,6 +411,7 @@ fn commit_status(error: CommitError) -> Status {
         }
         CommitError::Field(FieldRefused::Apply { error, .. }) => match error {
             ApplyError::WrongType(_) => (Code::FailedPrecondition, "WRONG_TYPE"),
+            ApplyError::DeletedAs { .. } => (Code::FailedPrecondition, "TYPE_RESERVED"),
             ApplyError::BelowFloor { .. } => (Code::FailedPrecondition, "BELOW_FLOOR"),
             ApplyError::CounterOverflow { .. }
             | ApplyError::GCounterOverflow { .. }

@@ -14,6 +14,7 @@ mod durable_limits;
 mod gateway;
 mod limits;
 mod mqtt;
+mod object_deletion;
 mod object_types;
 mod objects;
 mod outgoing;

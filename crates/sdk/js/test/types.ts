@@ -22,6 +22,10 @@ export const everyKind: Handler = (event, context) => {
       return new Date(event.scheduledTime).toISOString() + event.schedule;
     case "object":
       same<"local" | "remote">(event.origin);
+      same<boolean>(event.deleted);
+      same<Promise<void>[]>([context.object().delete("people"), context.object().delete()]);
+      // @ts-expect-error: a name is text
+      context.object().delete(7);
       if (event.type === "g-counter") same<number>(event.value - event.previous);
       // @ts-expect-error: there is no such type
       if (event.type === "gCounter") return;

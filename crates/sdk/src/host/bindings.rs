@@ -737,7 +737,8 @@ pub mod edgefaas {
                 }
             }
             /// A field of an object that changed. The event's body is JSON: `object`, `field`, `type` (a name of `field-type`),
-            /// `previous` and `value`, and `origin` (`local` or `remote`: where the change was made).
+            /// `previous` and `value`, `deleted` (true if the field was deleted; `value` is null then), and `origin` (`local` or
+            /// `remote`: where the change was made).
             #[derive(Clone)]
             pub struct ObjectChange {
                 pub object: _rt::String,
@@ -5173,6 +5174,315 @@ pub mod edgefaas {
                     result25
                 }
             }
+            #[allow(unused_unsafe, clippy::all)]
+            /// Deletes a field: reads of the invocation see nothing of it afterwards, and a write makes a new field, which may have
+            /// another type. A field that does not exist is no error.
+            #[allow(async_fn_in_trait)]
+            pub fn delete_field(
+                object: &str,
+                field: &str,
+            ) -> ::core::result::Result<(), HostError> {
+                unsafe {
+                    #[cfg_attr(target_pointer_width = "64", repr(align(8)))]
+                    #[cfg_attr(target_pointer_width = "32", repr(align(4)))]
+                    struct RetArea(
+                        [::core::mem::MaybeUninit<
+                            u8,
+                        >; 4 * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let mut ret_area = RetArea(
+                        [::core::mem::MaybeUninit::uninit(); 4
+                            * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let vec0 = object;
+                    let ptr0 = vec0.as_ptr().cast::<u8>();
+                    let len0 = vec0.len();
+                    let vec1 = field;
+                    let ptr1 = vec1.as_ptr().cast::<u8>();
+                    let len1 = vec1.len();
+                    let ptr2 = ret_area.0.as_mut_ptr().cast::<u8>();
+                    #[cfg(target_arch = "wasm32")]
+                    #[link(wasm_import_module = "edgefaas:function/objects@0.1.0")]
+                    unsafe extern "C" {
+                        #[link_name = "delete-field"]
+                        fn wit_import3(
+                            _: *mut u8,
+                            _: usize,
+                            _: *mut u8,
+                            _: usize,
+                            _: *mut u8,
+                        );
+                    }
+                    #[cfg(not(target_arch = "wasm32"))]
+                    unsafe extern "C" fn wit_import3(
+                        _: *mut u8,
+                        _: usize,
+                        _: *mut u8,
+                        _: usize,
+                        _: *mut u8,
+                    ) {
+                        unreachable!()
+                    }
+                    wit_import3(ptr0.cast_mut(), len0, ptr1.cast_mut(), len1, ptr2);
+                    let l4 = i32::from(*ptr2.add(0).cast::<u8>());
+                    let result22 = match l4 {
+                        0 => {
+                            let e = ();
+                            Ok(e)
+                        }
+                        1 => {
+                            let e = {
+                                let l5 = i32::from(
+                                    *ptr2.add(::core::mem::size_of::<*const u8>()).cast::<u8>(),
+                                );
+                                use super::super::super::edgefaas::function::types::HostError as V21;
+                                let v21 = match l5 {
+                                    0 => {
+                                        let e21 = {
+                                            let l6 = *ptr2
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l7 = *ptr2
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len8 = l7;
+                                            let bytes8 = _rt::Vec::from_raw_parts(
+                                                l6.cast(),
+                                                len8,
+                                                len8,
+                                            );
+                                            _rt::string_lift(bytes8)
+                                        };
+                                        V21::NotPermitted(e21)
+                                    }
+                                    1 => {
+                                        let e21 = {
+                                            let l9 = *ptr2
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l10 = *ptr2
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len11 = l10;
+                                            let bytes11 = _rt::Vec::from_raw_parts(
+                                                l9.cast(),
+                                                len11,
+                                                len11,
+                                            );
+                                            _rt::string_lift(bytes11)
+                                        };
+                                        V21::NotFound(e21)
+                                    }
+                                    2 => {
+                                        let e21 = {
+                                            let l12 = *ptr2
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l13 = *ptr2
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len14 = l13;
+                                            let bytes14 = _rt::Vec::from_raw_parts(
+                                                l12.cast(),
+                                                len14,
+                                                len14,
+                                            );
+                                            _rt::string_lift(bytes14)
+                                        };
+                                        V21::Invalid(e21)
+                                    }
+                                    3 => {
+                                        let e21 = {
+                                            let l15 = *ptr2
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l16 = *ptr2
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len17 = l16;
+                                            let bytes17 = _rt::Vec::from_raw_parts(
+                                                l15.cast(),
+                                                len17,
+                                                len17,
+                                            );
+                                            _rt::string_lift(bytes17)
+                                        };
+                                        V21::Overloaded(e21)
+                                    }
+                                    n => {
+                                        debug_assert_eq!(n, 4, "invalid enum discriminant");
+                                        let e21 = {
+                                            let l18 = *ptr2
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l19 = *ptr2
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len20 = l19;
+                                            let bytes20 = _rt::Vec::from_raw_parts(
+                                                l18.cast(),
+                                                len20,
+                                                len20,
+                                            );
+                                            _rt::string_lift(bytes20)
+                                        };
+                                        V21::Failed(e21)
+                                    }
+                                };
+                                v21
+                            };
+                            Err(e)
+                        }
+                        _ => _rt::invalid_enum_discriminant(),
+                    };
+                    result22
+                }
+            }
+            #[allow(unused_unsafe, clippy::all)]
+            /// Deletes all fields of an object: those in the store, and those that the invocation has written.
+            #[allow(async_fn_in_trait)]
+            pub fn delete_object(object: &str) -> ::core::result::Result<(), HostError> {
+                unsafe {
+                    #[cfg_attr(target_pointer_width = "64", repr(align(8)))]
+                    #[cfg_attr(target_pointer_width = "32", repr(align(4)))]
+                    struct RetArea(
+                        [::core::mem::MaybeUninit<
+                            u8,
+                        >; 4 * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let mut ret_area = RetArea(
+                        [::core::mem::MaybeUninit::uninit(); 4
+                            * ::core::mem::size_of::<*const u8>()],
+                    );
+                    let vec0 = object;
+                    let ptr0 = vec0.as_ptr().cast::<u8>();
+                    let len0 = vec0.len();
+                    let ptr1 = ret_area.0.as_mut_ptr().cast::<u8>();
+                    #[cfg(target_arch = "wasm32")]
+                    #[link(wasm_import_module = "edgefaas:function/objects@0.1.0")]
+                    unsafe extern "C" {
+                        #[link_name = "delete-object"]
+                        fn wit_import2(_: *mut u8, _: usize, _: *mut u8);
+                    }
+                    #[cfg(not(target_arch = "wasm32"))]
+                    unsafe extern "C" fn wit_import2(_: *mut u8, _: usize, _: *mut u8) {
+                        unreachable!()
+                    }
+                    wit_import2(ptr0.cast_mut(), len0, ptr1);
+                    let l3 = i32::from(*ptr1.add(0).cast::<u8>());
+                    let result21 = match l3 {
+                        0 => {
+                            let e = ();
+                            Ok(e)
+                        }
+                        1 => {
+                            let e = {
+                                let l4 = i32::from(
+                                    *ptr1.add(::core::mem::size_of::<*const u8>()).cast::<u8>(),
+                                );
+                                use super::super::super::edgefaas::function::types::HostError as V20;
+                                let v20 = match l4 {
+                                    0 => {
+                                        let e20 = {
+                                            let l5 = *ptr1
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l6 = *ptr1
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len7 = l6;
+                                            let bytes7 = _rt::Vec::from_raw_parts(
+                                                l5.cast(),
+                                                len7,
+                                                len7,
+                                            );
+                                            _rt::string_lift(bytes7)
+                                        };
+                                        V20::NotPermitted(e20)
+                                    }
+                                    1 => {
+                                        let e20 = {
+                                            let l8 = *ptr1
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l9 = *ptr1
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len10 = l9;
+                                            let bytes10 = _rt::Vec::from_raw_parts(
+                                                l8.cast(),
+                                                len10,
+                                                len10,
+                                            );
+                                            _rt::string_lift(bytes10)
+                                        };
+                                        V20::NotFound(e20)
+                                    }
+                                    2 => {
+                                        let e20 = {
+                                            let l11 = *ptr1
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l12 = *ptr1
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len13 = l12;
+                                            let bytes13 = _rt::Vec::from_raw_parts(
+                                                l11.cast(),
+                                                len13,
+                                                len13,
+                                            );
+                                            _rt::string_lift(bytes13)
+                                        };
+                                        V20::Invalid(e20)
+                                    }
+                                    3 => {
+                                        let e20 = {
+                                            let l14 = *ptr1
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l15 = *ptr1
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len16 = l15;
+                                            let bytes16 = _rt::Vec::from_raw_parts(
+                                                l14.cast(),
+                                                len16,
+                                                len16,
+                                            );
+                                            _rt::string_lift(bytes16)
+                                        };
+                                        V20::Overloaded(e20)
+                                    }
+                                    n => {
+                                        debug_assert_eq!(n, 4, "invalid enum discriminant");
+                                        let e20 = {
+                                            let l17 = *ptr1
+                                                .add(2 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<*mut u8>();
+                                            let l18 = *ptr1
+                                                .add(3 * ::core::mem::size_of::<*const u8>())
+                                                .cast::<usize>();
+                                            let len19 = l18;
+                                            let bytes19 = _rt::Vec::from_raw_parts(
+                                                l17.cast(),
+                                                len19,
+                                                len19,
+                                            );
+                                            _rt::string_lift(bytes19)
+                                        };
+                                        V20::Failed(e20)
+                                    }
+                                };
+                                v20
+                            };
+                            Err(e)
+                        }
+                        _ => _rt::invalid_enum_discriminant(),
+                    };
+                    result21
+                }
+            }
         }
     }
 }
@@ -5550,9 +5860,9 @@ macro_rules! __export_function_impl {
         "wasm32")] #[unsafe (link_section =
         "component-type:wit-bindgen:0.61.1:edgefaas:function@0.1.0:function:imports and exports")]
         #[doc(hidden)] #[allow(clippy::octal_escapes)] pub static
-        __WIT_BINDGEN_COMPONENT_TYPE : [u8; 3489] = *
+        __WIT_BINDGEN_COMPONENT_TYPE : [u8; 3557] = *
         b"\
-\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\xa2\x1a\x01A\x02\x01\
+\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\xe6\x1a\x01A\x02\x01\
 A\x1d\x01B\x1f\x01o\x02ss\x01p\0\x01r\x04\x06methods\x04paths\x05querys\x07heade\
 rs\x01\x04\0\x0chttp-request\x03\0\x02\x01ks\x01p}\x01k\x05\x01r\x07\x05topics\x03\
 qos}\x06retain\x7f\x0ccontent-type\x04\x0eresponse-topic\x04\x10correlation-data\
@@ -5599,7 +5909,7 @@ s{\x07headers\x07\x04body\x08\x03urls\x0aredirected\x7f\x04\0\x08response\x03\0\
 \0\"[method]pending-response.subscribe\x01\x10\x01j\x01\x0c\x01\x03\x01k\x11\x01\
 @\x01\x04self\x0e\0\x12\x04\0\x1d[method]pending-response.take\x01\x13\x01i\x0d\x01\
 j\x01\x14\x01\x03\x01@\x01\x07request\x0a\0\x15\x04\0\x05fetch\x01\x16\x03\0\x20\
-edgefaas:function/requests@0.1.0\x05\x09\x01B-\x02\x03\x02\x01\x03\x04\0\x0ahost\
+edgefaas:function/requests@0.1.0\x05\x09\x01B1\x02\x03\x02\x01\x03\x04\0\x0ahost\
 -error\x03\0\0\x01m\x0d\x07counter\x08register\x09g-counter\x0fbounded-counter\x0b\
 mv-register\x05g-set\x03set\x03map\x07ew-flag\x07dw-flag\x04list\x04text\x04json\
 \x04\0\x0afield-type\x03\0\x02\x01p}\x01r\x02\x05indexy\x05value\x04\x04\0\x09li\
@@ -5624,13 +5934,14 @@ fields\x04path\x18\x06change\x0c\0\x11\x04\0\x06change\x01\x19\x01j\x01\x10\x01\
 \x07element\x04\0\x1c\x04\0\x08contains\x01\x1d\x01o\x02s\x03\x01p\x1e\x01j\x01\x1f\
 \x01\x01\x01@\x03\x06objects\x05fields\x04path\x18\0\x20\x04\0\x08map-keys\x01!\x01\
 j\x01w\x01\x01\x01@\x03\x06objects\x05fields\x04path\x18\0\"\x04\0\x15bounded-co\
-unter-share\x01#\x03\0\x1fedgefaas:function/objects@0.1.0\x05\x0a\x02\x03\0\0\x05\
-event\x03\0\x05event\x03\0\x0b\x02\x03\0\0\x0ainvocation\x03\0\x0ainvocation\x03\
-\0\x0d\x03\0\x05reply\x03\0\x07\x02\x03\0\0\x07failure\x03\0\x07failure\x03\0\x10\
-\x01j\x01\x0f\x01\x11\x01@\x02\x0ainvocation\x0e\x05event\x0c\0\x12\x04\0\x06han\
-dle\x01\x13\x04\0\x20edgefaas:function/function@0.1.0\x04\0\x0b\x0e\x01\0\x08fun\
-ction\x03\0\0\0G\x09producers\x01\x0cprocessed-by\x02\x0dwit-component\x070.258.\
-3\x10wit-bindgen-rust\x060.61.1";
+unter-share\x01#\x01@\x02\x06objects\x05fields\0\x11\x04\0\x0cdelete-field\x01$\x01\
+@\x01\x06objects\0\x11\x04\0\x0ddelete-object\x01%\x03\0\x1fedgefaas:function/ob\
+jects@0.1.0\x05\x0a\x02\x03\0\0\x05event\x03\0\x05event\x03\0\x0b\x02\x03\0\0\x0a\
+invocation\x03\0\x0ainvocation\x03\0\x0d\x03\0\x05reply\x03\0\x07\x02\x03\0\0\x07\
+failure\x03\0\x07failure\x03\0\x10\x01j\x01\x0f\x01\x11\x01@\x02\x0ainvocation\x0e\
+\x05event\x0c\0\x12\x04\0\x06handle\x01\x13\x04\0\x20edgefaas:function/function@\
+0.1.0\x04\0\x0b\x0e\x01\0\x08function\x03\0\0\0G\x09producers\x01\x0cprocessed-b\
+y\x02\x0dwit-component\x070.258.3\x10wit-bindgen-rust\x060.61.1";
         };
     };
 }
@@ -5643,8 +5954,8 @@ pub use __export_function_impl as export;
 )]
 #[doc(hidden)]
 #[allow(clippy::octal_escapes)]
-pub static __WIT_BINDGEN_COMPONENT_TYPE: [u8; 3512] = *b"\
-\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\x99\x1a\x01A\x02\x01\
+pub static __WIT_BINDGEN_COMPONENT_TYPE: [u8; 3580] = *b"\
+\0asm\x0d\0\x01\0\0\x19\x16wit-component-encoding\x04\0\x07\xdd\x1a\x01A\x02\x01\
 A\x1a\x01B\x1f\x01o\x02ss\x01p\0\x01r\x04\x06methods\x04paths\x05querys\x07heade\
 rs\x01\x04\0\x0chttp-request\x03\0\x02\x01ks\x01p}\x01k\x05\x01r\x07\x05topics\x03\
 qos}\x06retain\x7f\x0ccontent-type\x04\x0eresponse-topic\x04\x10correlation-data\
@@ -5691,7 +6002,7 @@ s{\x07headers\x07\x04body\x08\x03urls\x0aredirected\x7f\x04\0\x08response\x03\0\
 \0\"[method]pending-response.subscribe\x01\x10\x01j\x01\x0c\x01\x03\x01k\x11\x01\
 @\x01\x04self\x0e\0\x12\x04\0\x1d[method]pending-response.take\x01\x13\x01i\x0d\x01\
 j\x01\x14\x01\x03\x01@\x01\x07request\x0a\0\x15\x04\0\x05fetch\x01\x16\x03\0\x20\
-edgefaas:function/requests@0.1.0\x05\x09\x01B-\x02\x03\x02\x01\x03\x04\0\x0ahost\
+edgefaas:function/requests@0.1.0\x05\x09\x01B1\x02\x03\x02\x01\x03\x04\0\x0ahost\
 -error\x03\0\0\x01m\x0d\x07counter\x08register\x09g-counter\x0fbounded-counter\x0b\
 mv-register\x05g-set\x03set\x03map\x07ew-flag\x07dw-flag\x04list\x04text\x04json\
 \x04\0\x0afield-type\x03\0\x02\x01p}\x01r\x02\x05indexy\x05value\x04\x04\0\x09li\
@@ -5716,12 +6027,14 @@ fields\x04path\x18\x06change\x0c\0\x11\x04\0\x06change\x01\x19\x01j\x01\x10\x01\
 \x07element\x04\0\x1c\x04\0\x08contains\x01\x1d\x01o\x02s\x03\x01p\x1e\x01j\x01\x1f\
 \x01\x01\x01@\x03\x06objects\x05fields\x04path\x18\0\x20\x04\0\x08map-keys\x01!\x01\
 j\x01w\x01\x01\x01@\x03\x06objects\x05fields\x04path\x18\0\"\x04\0\x15bounded-co\
-unter-share\x01#\x03\0\x1fedgefaas:function/objects@0.1.0\x05\x0a\x02\x03\0\0\x05\
-event\x03\0\x05event\x03\0\x0b\x02\x03\0\0\x0ainvocation\x03\0\x0ainvocation\x03\
-\0\x0d\x03\0\x05reply\x03\0\x07\x02\x03\0\0\x07failure\x03\0\x07failure\x03\0\x10\
-\x04\0@edgefaas:function/function-with-all-of-its-exports-removed@0.1.0\x04\0\x0b\
-.\x01\0(function-with-all-of-its-exports-removed\x03\0\0\0G\x09producers\x01\x0c\
-processed-by\x02\x0dwit-component\x070.258.3\x10wit-bindgen-rust\x060.61.1";
+unter-share\x01#\x01@\x02\x06objects\x05fields\0\x11\x04\0\x0cdelete-field\x01$\x01\
+@\x01\x06objects\0\x11\x04\0\x0ddelete-object\x01%\x03\0\x1fedgefaas:function/ob\
+jects@0.1.0\x05\x0a\x02\x03\0\0\x05event\x03\0\x05event\x03\0\x0b\x02\x03\0\0\x0a\
+invocation\x03\0\x0ainvocation\x03\0\x0d\x03\0\x05reply\x03\0\x07\x02\x03\0\0\x07\
+failure\x03\0\x07failure\x03\0\x10\x04\0@edgefaas:function/function-with-all-of-\
+its-exports-removed@0.1.0\x04\0\x0b.\x01\0(function-with-all-of-its-exports-remo\
+ved\x03\0\0\0G\x09producers\x01\x0cprocessed-by\x02\x0dwit-component\x070.258.3\x10\
+wit-bindgen-rust\x060.61.1";
 #[inline(never)]
 #[doc(hidden)]
 pub fn __link_custom_section_describing_imports() {

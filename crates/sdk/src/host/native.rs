@@ -247,6 +247,12 @@ impl Host {
         let fields = &self.node.state.borrow().fields;
         fields::read(fields.get(&(object.to_owned(), field.to_owned())), field, path, read)
     }
+
+    pub fn object_delete(&self, object: &str, field: Option<&str>) -> Result<(), HostError> {
+        let fields = &mut self.node.state.borrow_mut().fields;
+        fields.retain(|(owner, name), _| owner != object || field.is_some_and(|field| field != name));
+        Ok(())
+    }
 }
 
 /// A call under way.

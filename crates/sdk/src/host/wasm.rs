@@ -145,6 +145,13 @@ impl Host {
             }
         })?)
     }
+
+    pub fn object_delete(&self, object: &str, field: Option<&str>) -> Result<(), HostError> {
+        Ok(receiving(|| match field {
+            Some(field) => node::objects::delete_field(object, field),
+            None => node::objects::delete_object(object),
+        })?)
+    }
 }
 
 /// A call under way.

@@ -49,7 +49,7 @@ impl Event {
         self.part::<T, Part<T>>().map(|part| part.previous)
     }
 
-    /// The field's value after the change; otherwise as [`previous`](Self::previous).
+    /// The field's value after the change, null if the field was deleted; otherwise as [`previous`](Self::previous).
     pub fn value<T: DeserializeOwned>(&self) -> Result<T, PayloadError> {
         #[derive(Deserialize)]
         #[serde(bound = "T: DeserializeOwned")]
@@ -57,6 +57,16 @@ impl Event {
             value: T,
         }
         self.part::<T, Part<T>>().map(|part| part.value)
+    }
+
+    /// True if the field was deleted, and not changed. False for events of other kinds.
+    pub fn is_deleted(&self) -> bool {
+        #[derive(Deserialize)]
+        struct Part {
+            #[serde(default)]
+            deleted: bool,
+        }
+        self.part::<bool, Part>().is_ok_and(|part| part.deleted)
     }
 
     /// The type of the field that was changed.

@@ -16,7 +16,7 @@
 //! | `text` | [`Text`] | text for concurrent edits |
 //! | `json` | [`Document`] | a JSON document for concurrent edits |
 //!
-//! A field has the type of its first use. Values are JSON, so that functions in all languages share them.
+//! A field has the type of its first use, until [`Object::delete_field`] or [`Object::delete`] deletes it. Values are JSON, so that functions in all languages share them.
 //!
 //! Every operation may fail with `NotPermitted` if no `objects` permission covers the object, and with `Invalid` if the
 //! field has another type, or a name or value is over the node's limits; nothing is changed then.
@@ -43,6 +43,7 @@ pub use request::FieldType;
 pub(crate) use request::{Change, FieldValue, Read};
 pub use sets::{GSet, Set};
 
+use crate::HostError;
 use crate::host::Host;
 
 /// A stateful object: fields that outlive the invocation and that all functions of the app share.
@@ -146,6 +147,27 @@ impl Object {
     /// The object's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Deletes a field with all that this node has seen of it; the next write makes a new field, which may have another type.
+    /// In a cluster its type stays reserved until all members know of the deletion. A field that does not exist is no error.
+    ///
+    /// ```
+    /// # use edgefaas::TestNode;
+    /// let room = TestNode::new().context().object("room-7");
+    /// room.counter("people").add(1)?;
+    /// room.delete_field("people")?;
+    /// assert_eq!(room.register("people").get::<i64>()?, None);
+    /// # Ok::<(), edgefaas::HostError>(())
+    /// ```
+    pub fn delete_field(&self, field: impl AsRef<str>) -> Result<(), HostError> {
+        self.host.object_delete(&self.name, Some(field.as_ref()))
+    }
+
+    /// Deletes all fields of the object, also those that this invocation has written. `Overloaded` if the invocation changes more
+    /// fields than it may.
+    pub fn delete(&self) -> Result<(), HostError> {
+        self.host.object_delete(&self.name, None)
     }
 
     fn place(&self, field: String) -> Place {

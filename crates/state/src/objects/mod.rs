@@ -29,7 +29,7 @@ pub use expiry::ExpiredObjects;
 pub(crate) use expiry::LastChanges;
 pub use json::{bytes_of_json, json_of_bytes, json_of_value};
 pub use key::{FieldKey, MAX_NAME_BYTES, name_error, object_prefix, own_object};
-pub use pending::{Pending, PendingError, PendingFields};
+pub use pending::{Pending, PendingChange, PendingError, PendingFields, PendingLimits, Start, Write};
 pub use recovery::{Lacking, Recoveries};
 pub use table::{FoldScope, ObjectSummary, Objects, ObjectsReading};
 pub use watch::{ChangeNotice, Watch, WatchScope};

@@ -235,7 +235,8 @@ impl Objects {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<FieldKey>, StoreError> {
-        self.records(app, object, after, limit, |is_deleted| !is_deleted)
+        let after = after.map(|field| FieldKey::new(app, object, field));
+        self.records(&object_prefix(app, object), after.as_ref(), limit, |_, is_deleted| !is_deleted)
     }
 
     /// The same with the tombstones of deleted fields.
@@ -243,43 +244,72 @@ impl Objects {
     /// # Errors
     /// The errors of [`read`](Self::read).
     pub fn fields_and_tombstones(&self, app: &str, object: &str) -> Result<Vec<FieldKey>, StoreError> {
-        self.records(app, object, None, MAX_RECORDS_PER_OBJECT, |_| true)
+        self.records(&object_prefix(app, object), None, MAX_RECORDS_PER_OBJECT, |_, _| true)
     }
 
-    fn records(
+    /// Fields of all objects of an app whose names match `pattern`, in which `*` stands for any characters; with `field` only
+    /// those of this name. In the order of their objects and names, beginning after `after`, at most `limit`.
+    ///
+    /// # Errors
+    /// The errors of [`read`](Self::read).
+    pub fn matching(
         &self,
         app: &str,
-        object: &str,
-        after: Option<&str>,
+        pattern: &str,
+        field: Option<&str>,
+        after: Option<&FieldKey>,
         limit: usize,
-        is_wanted: impl Fn(bool) -> bool,
     ) -> Result<Vec<FieldKey>, StoreError> {
-        let prefix = object_prefix(app, object);
+        let prefix = match pattern.split_once('*') {
+            Some((literal, _)) => format!("{app}\0{literal}"),
+            None => object_prefix(app, pattern),
+        };
+        self.records(&prefix, after, limit, |key, is_deleted| {
+            !is_deleted
+                && glob_matches(pattern, key.object())
+                && field.is_none_or(|field| field == key.field())
+        })
+    }
+
+    /// Fields whose keys begin with `prefix`. `is_wanted` is given a key, and true for a tombstone.
+    fn records(
+        &self,
+        prefix: &str,
+        after: Option<&FieldKey>,
+        limit: usize,
+        is_wanted: impl Fn(&FieldKey, bool) -> bool,
+    ) -> Result<Vec<FieldKey>, StoreError> {
+        let prefix = prefix.as_bytes();
         let from = match after {
-            Some(field) => Bound::Excluded(format!("{prefix}{field}").into_bytes()),
-            None => Bound::Included(prefix.clone().into_bytes()),
+            Some(after) => Bound::Excluded(after.as_bytes().to_owned()),
+            None => Bound::Included(prefix.to_owned()),
         };
         // Before the disk is read: a field that is written in the meantime is on the disk.
-        let fits = |key: &&FieldKey| {
-            key.object_prefix() == prefix && after.is_none_or(|after| key.field() > after)
-        };
-        let unwritten = self.unwritten_matching(fits);
+        let unwritten: HashMap<FieldKey, bool> = self
+            .unwritten_matching(|key| {
+                key.as_bytes().starts_with(prefix) && after.is_none_or(|after| *key > after)
+            })
+            .into_iter()
+            .map(|(key, slot)| {
+                let is_wanted = is_wanted(&key, slot.0.read().field.is_deleted());
+                (key, is_wanted)
+            })
+            .collect();
         let mut keys = std::collections::BTreeSet::new();
         for entry in self.space.range::<Vec<u8>, _>((from, Bound::Unbounded)) {
             let (key, record) = entry.into_inner().map_err(|error| unreadable(keys.last(), error))?;
-            if !key.starts_with(prefix.as_bytes()) || keys.len() >= limit {
+            if !key.starts_with(prefix) || keys.len() >= limit {
                 break;
             }
-            if record::split_change_key(&key).is_none() && is_wanted(record::is_tombstone(&record)) {
-                keys.extend(FieldKey::parse(&key));
+            if record::split_change_key(&key).is_none()
+                && let Some(key) = FieldKey::parse(&key)
+                && !unwritten.contains_key(&key)
+                && is_wanted(&key, record::is_tombstone(&record))
+            {
+                keys.insert(key);
             }
         }
-        for (key, slot) in unwritten {
-            match is_wanted(slot.0.read().field.is_deleted()) {
-                true => drop(keys.insert(key)),
-                false => drop(keys.remove(&key)),
-            }
-        }
+        keys.extend(unwritten.into_iter().filter(|(_, is_wanted)| *is_wanted).map(|(key, _)| key));
         Ok(keys.into_iter().take(limit).collect())
     }
 
@@ -569,6 +599,15 @@ impl Objects {
     /// True if deleted fields leave tombstones: other nodes may have the field.
     pub(super) fn keeps_tombstones(&self) -> bool {
         self.are_peers_wanted()
+    }
+
+    /// The type that a field must have if it is written after its deletion: the members of a cluster keep a tombstone, which
+    /// reserves it. `None` if it may have any type.
+    pub(super) fn type_after_deletion(&self, key: &FieldKey) -> Result<Option<FieldType>, StoreError> {
+        if !self.keeps_tombstones() {
+            return Ok(None);
+        }
+        Ok(self.slot(key)?.map(|slot| slot.0.read().field.field().field_type()))
     }
 
     fn unwritten_matching(&self, fits: impl Fn(&&FieldKey) -> bool) -> Vec<(FieldKey, Arc<Slot>)> {

@@ -72,6 +72,7 @@
     get type() { return changed("type"); }
     get previous() { return changed("previous"); }
     get value() { return changed("value"); }
+    get deleted() { return changed("deleted"); }
     get origin() { return changed("origin"); }
     // call
     get caller() { return field(4, 0); }
@@ -235,6 +236,16 @@
     get name() { return this.#name; }
     counter(field) { return new Counter(this.#name, nameOf("object.counter", field)); }
     register(field) { return new Register(this.#name, nameOf("object.register", field)); }
+    // Without an argument all fields; a name that is missing by mistake is none.
+    delete(...fields) {
+      try {
+        if (fields.length === 0) native.objectDelete(this.#name);
+        else native.objectDelete(this.#name, nameOf("object.delete", fields[0]));
+        return done;
+      } catch (error) {
+        return reject(error);
+      }
+    }
     // The other types are in a file of their own, as few functions use them.
     static {
       for (const type of [

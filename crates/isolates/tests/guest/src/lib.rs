@@ -53,11 +53,17 @@ fn fields(event: Event, context: Context) -> Result<Json<Value>, Error> {
             ];
             Ok(Json(refusals.into_iter().map(|it| it.unwrap_err().to_string()).collect()))
         }
+        "delete" => {
+            room.delete_field("c")?;
+            room.delete()?;
+            let refused = context.object("forbidden").delete_field("c").and(context.object("forbidden").delete());
+            Ok(Json(json!(refused.unwrap_err().to_string())))
+        }
         "clock" => {
             let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
             Ok(Json(json!(now.map_or(0, |since| since.as_millis() as u64))))
         }
-        _ => Ok(Json(json!([event.previous::<Value>()?, event.value::<Value>()?]))),
+        _ => Ok(Json(json!([event.previous::<Value>()?, event.value::<Value>()?, event.is_deleted()]))),
     }
 }
 
