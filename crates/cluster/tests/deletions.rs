@@ -204,7 +204,7 @@ impl Model {
     }
 }
 
-const NAMES: [&str; 3] = ["set", "counter", "register"];
+const NAMES: [&str; 4] = ["set", "counter", "register", "list"];
 
 #[test]
 fn what_no_deletion_has_seen_stays_and_nothing_else() {

@@ -235,9 +235,26 @@ fn wave(number: u32) -> Vec<Kind> {
     ];
     for round in 0..50 {
         let round = number.wrapping_add(round);
-        kinds.push(Kind::Summary(Summary { round, root: noise(7), interests_version: round }));
+        kinds.push(Kind::Summary(Summary {
+            round,
+            root: noise(7),
+            interests_version: round,
+            clock_ms: u64::MAX,
+            agreed_ms: u64::MAX,
+            without_ms: u64::MAX,
+            is_stored: true,
+        }));
         let digests = (0..BUCKETS).map(noise).collect();
-        kinds.push(Kind::Buckets(Buckets { round, digests, objects: vec![u32::MAX; BUCKETS] }));
+        kinds.push(Kind::Buckets(Buckets {
+            round,
+            digests,
+            objects: vec![u32::MAX; BUCKETS],
+            follows_clock: true,
+            clock_ms: u64::MAX,
+            agreed_ms: u64::MAX,
+            without_ms: u64::MAX,
+            is_stored: true,
+        }));
         kinds.push(Kind::Finished(Finished { round }));
         kinds.push(Kind::RoundPlease(RoundPlease {}));
     }
