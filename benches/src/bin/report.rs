@@ -40,6 +40,7 @@ const ORDER: [&str; 28] = [
     "objects-lag",
     "objects-recovery",
     "objects-simulation",
+    "objects-documents",
     "placement",
     "remote-call",
     "fifty-nodes",

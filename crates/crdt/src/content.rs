@@ -198,8 +198,8 @@ impl Content {
 
     /// Adds its dots to a context.
     pub(crate) fn add_dots(&self, dots: &mut Context) {
-        for span in self.index.iter() {
-            dots.insert_range(span.first.replica, span.first.number, span.last().number);
+        for (first, last) in self.spans() {
+            dots.insert_range(first.replica, first.number, last.number);
         }
     }
 
@@ -209,9 +209,9 @@ impl Content {
         self.overlaps(first, Dot { number: last, ..first }).next().is_some()
     }
 
-    /// True if it has any dot of a context.
-    pub(crate) fn has_of(&self, seen: &Context) -> bool {
-        seen.spans().any(|(first, last)| self.overlaps(first, last).next().is_some())
+    /// Its dots, as the first and the last of consecutive ones.
+    pub(crate) fn spans(&self) -> impl Iterator<Item = (Dot, Dot)> + '_ {
+        self.index.iter().map(|span| (span.first, span.last()))
     }
 
     /// The join with another content. `seen` and `other_seen` are the contexts; true if this one changed.

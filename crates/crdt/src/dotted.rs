@@ -12,6 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use postcard::Error;
 
+use crate::chunked::{Chunked, Weighed};
 use crate::content::Content;
 use crate::context::{Context, Dot};
 use crate::counter::Totals;
@@ -29,6 +30,8 @@ pub(crate) struct Dotted {
     leaves: BTreeMap<Dot, Leaf>,
     /// Lists, texts and JSON documents that are not empty, by their path as in [`Leaf`].
     documents: BTreeMap<Option<Path>, Content>,
+    /// The documents in a map by their dots.
+    owners: Chunked<Owned>,
     /// Size of the values, in bytes, kept up to date.
     bytes: usize,
 }
@@ -62,13 +65,18 @@ pub(crate) enum Payload {
     Present,
 }
 
-/// The documents that a local update may change.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Scope {
-    All,
-    Document(Option<Path>),
-    /// No document.
-    Leaves,
+/// Consecutive dots of a document in a map. The document may have lost some of them, but not all.
+#[derive(Debug, Clone)]
+struct Owned {
+    first: Dot,
+    last: Dot,
+    path: Path,
+}
+
+impl Weighed for Owned {
+    fn weight(&self) -> u64 {
+        1
+    }
 }
 
 /// The changes that a join or an update made.
@@ -119,7 +127,7 @@ impl Dotted {
     }
 
     pub(crate) fn size_bytes(&self) -> usize {
-        self.context.size_bytes() + self.bytes + self.documents.len() * 128
+        self.context.size_bytes() + self.bytes + self.documents.len() * 128 + self.owners.len() * 64
     }
 
     /// Adds a value, also to the context. In a delta of an update.
@@ -130,21 +138,17 @@ impl Dotted {
 
     /// Adds the values of a document, also to the context. In a delta of an update.
     pub(crate) fn add_document(&mut self, path: Option<Path>, content: Content) {
-        content.add_dots(&mut self.context);
         if !content.is_empty() {
             self.bytes += content.size_bytes();
+            self.own(&path, &content, &Context::default());
+            content.add_dots(&mut self.context);
             self.documents.insert(path, content);
         }
     }
 
     /// The join of the causal states: a value stays if both have it, or if one has it and the other never saw its dot.
     /// Takes time for the dots of `other`, not for those that only this one has.
-    pub(crate) fn merge(&mut self, other: Self) -> (Difference, bool) {
-        self.merge_in(other, Scope::All)
-    }
-
-    /// The same for a delta that changes no documents outside of `scope`.
-    pub(crate) fn merge_in(&mut self, mut other: Self, scope: Scope) -> (Difference, bool) {
+    pub(crate) fn merge(&mut self, mut other: Self) -> (Difference, bool) {
         let none = Content::default();
         let mut difference = Difference::default();
         let mut gone = Vec::new();
@@ -161,7 +165,12 @@ impl Dotted {
                 difference.added.push((dot, leaf));
             }
         }
-        for path in self.touched_documents(&other, scope) {
+        let seen = std::mem::take(&mut self.context);
+        for (path, theirs) in &other.documents {
+            self.own(path, theirs, &seen);
+        }
+        self.context = seen;
+        for path in self.touched_documents(&other) {
             let theirs = other.documents.get(&path).unwrap_or(&none);
             let ours = self.documents.entry(path.clone()).or_default();
             let before = ours.size_bytes();
@@ -174,22 +183,55 @@ impl Dotted {
                 difference.documents.insert(path);
             }
         }
+        self.disown(&other.context);
         let values = difference.removed.len() + difference.documents.len();
         let changed = self.context.merge(&other.context) || values > 0;
         (difference, changed)
     }
 
-    fn touched_documents(&self, other: &Self, scope: Scope) -> Vec<Option<Path>> {
-        match scope {
-            Scope::Leaves => Vec::new(),
-            Scope::Document(path) => vec![path],
-            Scope::All => {
-                let touched = |(path, content): &(&Option<Path>, &Content)| {
-                    other.documents.contains_key(*path) || content.has_of(&other.context)
-                };
-                let ours = self.documents.iter().filter(touched).map(|(path, _)| path);
-                let theirs = other.documents.keys().filter(|path| !self.documents.contains_key(*path));
-                ours.chain(theirs).cloned().collect()
+    /// The documents that a join with `other` may change.
+    fn touched_documents(&self, other: &Self) -> BTreeSet<Option<Path>> {
+        let mut touched: BTreeSet<_> = other.documents.keys().cloned().collect();
+        touched.extend(self.documents.contains_key(&None).then_some(None));
+        for (first, last) in other.context.spans() {
+            touched.extend(self.owned(first, last).map(|owned| Some(owned.path.clone())));
+        }
+        touched
+    }
+
+    fn owned(&self, first: Dot, last: Dot) -> impl Iterator<Item = &Owned> {
+        let from = self.owners.partition(|owned| owned.last < first);
+        self.owners.iter_from(from).take_while(move |owned| owned.first <= last)
+    }
+
+    /// Notes the dots of a document in a map that `seen` does not have.
+    fn own(&mut self, path: &Option<Path>, content: &Content, seen: &Context) {
+        let Some(path) = path else { return };
+        for (first, last) in content.spans() {
+            for (start, end) in seen.missing(first.replica, first.number, last.number) {
+                let first = Dot { number: start, ..first };
+                let at = self.owners.partition(|owned| owned.first < first);
+                let last = Dot { number: end, ..first };
+                self.owners.insert(at, Owned { first, last, path: path.clone() });
+            }
+        }
+    }
+
+    /// Forgets the dots that no document has any more.
+    fn disown(&mut self, seen: &Context) {
+        let mut gone = Vec::new();
+        for (first, last) in seen.spans() {
+            let lost = self.owned(first, last).filter(|owned| {
+                let count = owned.last.number - owned.first.number + 1;
+                let document = self.documents.get(&Some(owned.path.clone()));
+                !document.is_some_and(|document| document.has_any(owned.first, count))
+            });
+            gone.extend(lost.map(|owned| owned.first));
+        }
+        for first in gone {
+            let at = self.owners.partition(|owned| owned.first < first);
+            if self.owners.get(at).is_some_and(|owned| owned.first == first) {
+                self.owners.remove(at);
             }
         }
     }

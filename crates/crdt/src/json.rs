@@ -101,7 +101,7 @@ pub(crate) fn remove(content: &Content, pointer: &str, by: Editor<'_>) -> Result
 pub(crate) fn is_scalar(text: &str) -> bool {
     match serde_json::from_str::<Json>(text) {
         Ok(Json::Object(_) | Json::Array(_)) | Err(_) => false,
-        Ok(value) => value.to_string() == text,
+        Ok(value) => serde_json::to_string(&value).is_ok_and(|stored| stored == text),
     }
 }
 

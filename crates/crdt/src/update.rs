@@ -7,7 +7,7 @@ use crate::content::Content;
 use crate::context::{Context, Dot};
 use crate::counter::Totals;
 use crate::document::{Edit, EditError, Editor, MAX_DOCUMENT_BYTES};
-use crate::dotted::{Dotted, Leaf, MAX_MAP_DEPTH, Path, Payload, Scope, Step};
+use crate::dotted::{Dotted, Leaf, MAX_MAP_DEPTH, Path, Payload, Step};
 use crate::error::{ApplyError, LibraryError};
 use crate::position::MAX_POSITION_DEPTH;
 use crate::register::Written;
@@ -131,11 +131,6 @@ pub(crate) fn apply(
         delta.bounded.insert(path, part);
     }
     if let (Some(dotted), Some(delta)) = (field.dotted_mut(), delta.dotted_mut()) {
-        let scope = match &plan.document {
-            Some((steps, _)) => Scope::Document(as_path(steps.clone())),
-            None if plan.clear.is_empty() => Scope::Leaves,
-            None => Scope::All,
-        };
         delta.context = plan.clear;
         for dot in plan.remove {
             delta.context.insert(dot);
@@ -146,7 +141,7 @@ pub(crate) fn apply(
         if let Some((steps, content)) = plan.document {
             delta.add_document(as_path(steps), content);
         }
-        let (difference, _) = dotted.merge_in(delta.clone(), scope);
+        let (difference, _) = dotted.merge(delta.clone());
         field.show(&difference);
     }
     delta.show_all();

@@ -232,14 +232,13 @@ fn an_edit_of_one_of_many_lists_in_a_map_takes_time_for_that_one() {
             deltas.push(apply(&mut map, within(number, Operation::ListPush("y".into()))));
         }
     });
-    timed("1k of them merged", Duration::from_secs(5), || {
+    timed("1k of them merged", Duration::from_secs(1), || {
         for delta in deltas.drain(..1_000) {
             other.merge(delta);
         }
     });
     deltas.into_iter().for_each(|delta| assert_ne!(other.merge(delta), Merged::Unchanged));
     assert_eq!(other, map);
-    assert_eq!(other.size_bytes(), map.size_bytes());
 }
 
 /// An edit in a map sends the edit, not the whole.
