@@ -72,6 +72,7 @@ struct NodeGauges {
     object_fields_cached: Gauge,
     object_bytes_cached: Gauge,
     object_fields_unwritten: Gauge,
+    object_tombstones: Gauge,
     object_merges: Counter,
     object_conflicts: Counter,
     object_writes_postponed: Counter,
@@ -356,6 +357,11 @@ impl Metrics {
             ("object_fields_cached", "Fields of objects in the cache", &node.object_fields_cached),
             ("object_cached_bytes", "Memory of the cached fields, in bytes", &node.object_bytes_cached),
             ("object_fields_unwritten", "Fields newer than the disk", &node.object_fields_unwritten),
+            (
+                "object_tombstones",
+                "Objects with deleted fields that not all members of the cluster are known to have deleted",
+                &node.object_tombstones,
+            ),
             ("cluster_members", "Other members of the cluster", &node.cluster_members),
             (
                 "cluster_recovering_patterns",
@@ -468,6 +474,7 @@ impl Metrics {
         set(&gauges.object_fields_cached, objects.cached_fields);
         set(&gauges.object_bytes_cached, objects.cached_bytes);
         set(&gauges.object_fields_unwritten, objects.unwritten_fields);
+        set(&gauges.object_tombstones, objects.tombstones);
         show(&gauges.object_merges, objects.merges);
         show(&gauges.object_conflicts, objects.conflicts);
         show(&gauges.object_writes_postponed, objects.postponed);

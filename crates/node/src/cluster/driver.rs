@@ -200,7 +200,9 @@ impl Running {
     /// Drops tombstones of deletions that every member has, some at a time.
     async fn drop_tombstones(&mut self) {
         let agreed_ms = self.machine.agreed_ms();
-        self.store.objects().deletions().set_agreed(agreed_ms);
+        let deletions = self.store.objects().deletions();
+        deletions.set_agreed(agreed_ms);
+        deletions.set_tombstones(self.replica.objects_with_deletions() as u64);
         let droppable_ms = self.machine.droppable_ms();
         let agreed = self.replica.deletions_until(droppable_ms, DROPPED_TOMBSTONES);
         self.drops_more = !agreed.is_empty();

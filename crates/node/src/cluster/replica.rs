@@ -108,6 +108,11 @@ impl LocalReplica {
         found
     }
 
+    /// Number of objects with deletions.
+    pub fn objects_with_deletions(&mut self) -> usize {
+        self.index.get_mut().deletions.len()
+    }
+
     fn fields(&self, object: &ObjectKey) -> Vec<FieldKey> {
         let keys = self.objects.fields_and_tombstones(&object.app, &object.object);
         keys.unwrap_or_else(|error| {

@@ -1,5 +1,6 @@
 //! Deleted fields and objects: from functions, over gRPC, for watches and triggers.
 
+use edgefaas_api::control;
 use edgefaas_api::objects::update_request::Operation;
 use edgefaas_api::objects::{self as proto, Nothing};
 use serde_json::{Value, json};
@@ -273,4 +274,80 @@ async fn a_member_tells_the_others_of_a_deletion_and_reserves_the_type_until_the
     assert_eq!(reply, r#"[2,"Invalid"]"#);
     assert_eq!(fields(&mut objects, "o").await, json!({}));
     drop(away);
+}
+
+/// All objects that a node has, deleted ones not counted.
+async fn listed(node: &TestNode) -> usize {
+    let request = proto::ListRequest { app: "run".into(), ..Default::default() };
+    node.objects().await.list(request).await.unwrap().into_inner().objects.len()
+}
+
+async fn tombstones(node: &TestNode) -> u64 {
+    let metrics = node.metrics().await;
+    let metrics = String::from_utf8_lossy(metrics.body()).into_owned();
+    let value = metrics.lines().find_map(|line| line.strip_prefix("edgefaas_object_tombstones "));
+    value.expect("the metric exists").trim().parse().unwrap()
+}
+
+async fn wait_for(what: &str, mut is_done: impl AsyncFnMut() -> bool) {
+    let done = async {
+        while !is_done().await {
+            tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        }
+    };
+    // Members tell one another in rounds, which come every 10 to 30 seconds.
+    tokio::time::timeout(std::time::Duration::from_secs(300), done).await.expect(what);
+}
+
+/// Nobody uses the objects of a removed app, so that no member is interested in them.
+#[tokio::test]
+async fn the_objects_of_a_removed_app_are_deleted_on_all_members_and_forgotten() {
+    let mut nodes = cluster(4).await;
+    for node in &mut nodes {
+        node.deploy_one("run", PERMIT, RUN).await;
+    }
+    let mut objects = nodes[0].objects().await;
+    for number in 0..40 {
+        let object = format!("session-{number}");
+        objects.update(update(&object, "n", Operation::CounterAdd(1))).await.unwrap();
+        objects.update(update(&object, "l", Operation::ListPush(b"1".to_vec()))).await.unwrap();
+    }
+    for node in &nodes {
+        wait_for("all members have the objects", async || listed(node).await >= 40).await;
+    }
+    // As `edgefaas rm --with-objects`.
+    let request = control::RemoveRequest { app: "run".into(), ..Default::default() };
+    nodes[0].control.remove(request).await.unwrap();
+    assert_eq!(delete(&mut objects, "*", None).await, (40, 80));
+    for node in &nodes {
+        wait_for("no member has an object", async || listed(node).await == 0).await;
+    }
+    wait_for("a member has tombstones", async || tombstones(&nodes[0]).await > 0).await;
+    for node in &nodes {
+        wait_for("no member has tombstones", async || tombstones(node).await == 0).await;
+    }
+    // The names can have other types.
+    let mut objects = nodes[3].objects().await;
+    objects.update(update("session-7", "n", Operation::SetAdd(b"1".to_vec()))).await.unwrap();
+    assert_eq!(self::fields(&mut objects, "session-7").await, json!({"n": [1]}));
+}
+
+/// Objects of a class that expire.
+const SESSIONS: &str = "[objects.\"session-*\"]\nttl = \"2s\"";
+
+#[tokio::test]
+async fn an_object_expires() {
+    let mut node = TestNode::start().await;
+    node.deploy_one("run", &format!("{PERMIT}\n{SESSIONS}"), RUN).await;
+    let request = proto::WatchRequest { app: "run".into(), object: "*".into(), ..Default::default() };
+    let mut watch = node.objects().await.watch(request).await.unwrap().into_inner();
+    for object in ["session-1", "o"] {
+        node.objects().await.update(update(object, "n", Operation::CounterAdd(1))).await.unwrap();
+    }
+    for (object, deleted) in [("session-1", false), ("o", false), ("session-1", true)] {
+        let change = in_time(watch.message()).await.unwrap().unwrap();
+        assert_eq!((change.object.as_str(), change.deleted), (object, deleted));
+    }
+    assert_eq!(listed(&node).await, 1);
+    assert_eq!(fields(&mut node.objects().await, "o").await, json!({"n": 1}));
 }

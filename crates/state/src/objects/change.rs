@@ -48,8 +48,9 @@ impl FieldChange {
         match self {
             Self::Operate(operation) => FIELD_BYTES + operation.size_bytes() as u64,
             Self::Merge { delta, .. } | Self::Import(delta) => FIELD_BYTES + delta.size_bytes() as u64,
-            Self::Delete | Self::Expire | Self::Touch | Self::Forget => FIELD_BYTES,
-            Self::Drop { .. } => 0,
+            // Removals release more than they write.
+            Self::Delete | Self::Expire | Self::Forget | Self::Drop { .. } => 0,
+            Self::Touch => FIELD_BYTES,
         }
     }
 

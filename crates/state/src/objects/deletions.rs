@@ -12,6 +12,7 @@ pub struct Deletions {
     clock_ms: AtomicU64,
     observed_ms: AtomicU64,
     agreed_ms: AtomicU64,
+    tombstones: AtomicU64,
 }
 
 impl Deletions {
@@ -33,6 +34,15 @@ impl Deletions {
     /// when it sends what was deleted.
     pub fn set_agreed(&self, up_to_ms: u64) {
         self.agreed_ms.fetch_max(up_to_ms, Relaxed);
+    }
+
+    /// The number of objects with tombstones, for the figures.
+    pub fn set_tombstones(&self, objects: u64) {
+        self.tombstones.store(objects, Relaxed);
+    }
+
+    pub(super) fn tombstones(&self) -> u64 {
+        self.tombstones.load(Relaxed)
     }
 
     pub(super) fn agreed_ms(&self) -> u64 {

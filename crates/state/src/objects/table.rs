@@ -159,6 +159,8 @@ pub struct ObjectsReading {
     pub cached_bytes: u64,
     /// Fields whose changes are not written yet.
     pub unwritten_fields: u64,
+    /// Objects with tombstones of deleted fields.
+    pub tombstones: u64,
     /// Merged deltas of peers.
     pub merges: u64,
     /// Fields that two nodes created with different types.
@@ -525,6 +527,7 @@ impl Objects {
             cached_fields: self.cache.len() as u64,
             cached_bytes: self.cache.weight(),
             unwritten_fields: self.unwritten.lock().len() as u64,
+            tombstones: self.deletions.tombstones(),
             merges: self.merges.load(Relaxed),
             conflicts: self.conflicts.load(Relaxed),
             postponed: self.postponed.load(Relaxed),
