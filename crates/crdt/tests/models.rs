@@ -650,3 +650,22 @@ fn remove(model: &mut serde_json::Value, pointer: &str) {
         _ => {}
     }
 }
+
+/// A place in a run is never used twice: the removed element may live on elsewhere.
+#[test]
+fn an_element_that_was_removed_keeps_its_place_for_itself() {
+    let list = |values: &[&'static str]| Value::List(values.iter().map(|value| (*value).into()).collect());
+    let mut here = Field::empty(FieldType::List);
+    for value in ["a", "b"] {
+        apply(&mut here, 0, Operation::ListPush(value.into())).unwrap();
+    }
+    let mut there = here.clone();
+    apply(&mut there, 1, Operation::ListSet(1, "kept".into())).unwrap();
+    apply(&mut here, 0, Operation::ListRemove(1)).unwrap();
+    apply(&mut here, 0, Operation::ListSet(0, "A".into())).unwrap();
+    apply(&mut here, 0, Operation::ListPush("c".into())).unwrap();
+    here.merge(there.clone().into());
+    there.merge(here.clone().into());
+    assert_eq!(here, there);
+    assert_eq!(here.value(), list(&["A", "kept", "c"]));
+}
