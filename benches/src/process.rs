@@ -95,6 +95,19 @@ impl Process {
         resident_mb_of(self.id())
     }
 
+    /// The most resident memory since the start, or since [`forget_peak`](Self::forget_peak), in MB.
+    pub fn peak_mb(&self) -> anyhow::Result<f64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id()))?;
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).context("a line of status")?;
+        let kib: f64 = line.split_whitespace().nth(1).context("a number")?.parse()?;
+        Ok(kib * 1024.0 / 1e6)
+    }
+
+    /// Begins the measurement of the most resident memory anew.
+    pub fn forget_peak(&self) -> anyhow::Result<()> {
+        Ok(fs::write(format!("/proc/{}/clear_refs", self.id()), "5")?)
+    }
+
     /// Waits until it has done nothing for a while, but not for longer than `patience`.
     pub fn wait_for_rest(&self, patience: Duration) -> anyhow::Result<()> {
         const LOOK: Duration = Duration::from_secs(1);

@@ -47,6 +47,9 @@ struct Arguments {
     /// How many nodes the clusters of the load over gRPC have
     #[arg(long, value_delimiter = ',')]
     nodes: Option<Vec<usize>>,
+    /// How many objects a new node takes over
+    #[arg(long)]
+    objects: Option<usize>,
     /// How often every contestant has its turn
     #[arg(long)]
     rounds: Option<usize>,
@@ -207,7 +210,8 @@ fn plan(arguments: &Arguments) -> anyhow::Result<Plan> {
     let rounds = arguments.rounds.unwrap_or(plan.rounds).max(1);
     let nodes = arguments.nodes.clone().unwrap_or(plan.nodes);
     let turn = arguments.turn.map_or(plan.turn, Duration::from_secs);
-    Ok(Plan { rounds, turn, nodes, ..plan })
+    let objects = arguments.objects.unwrap_or(plan.objects).max(1);
+    Ok(Plan { rounds, turn, nodes, objects, ..plan })
 }
 
 /// What was asked for, and the part that it is about. Which binary was measured is left out.

@@ -30,11 +30,12 @@ const TAKEN: [(&str, &str); 5] = [
     ("disk, after a restart", "B"),
     ("writing", "1/s"),
 ];
-const JOINED: [(&str, &str); 4] = [
+const JOINED: [(&str, &str); 5] = [
     ("joined after", "ms"),
     ("deployed after", "ms"),
     ("first answer after", "ms"),
     ("received for an object", "B"),
+    ("most memory above before", "MB"),
 ];
 const STARTED: [(&str, &str); 2] = [("ready after", "ms"), ("first answer after", "ms")];
 
@@ -154,6 +155,9 @@ fn join(
     let second = Member::start(&plan.binary)?;
     // Whoever deploys JavaScript for the first time waits for the engine to be compiled.
     second.deploy(&plan.binary, &App::other()?)?;
+    second.node.process.wait_for_rest(PATIENCE)?;
+    let resident_before = second.node.process.resident_mb()?.0;
+    second.node.process.forget_peak()?;
     let begun = Instant::now();
     let ms = || begun.elapsed().as_secs_f64() * 1e3;
     second.join(&plan.binary, first, if objects.is_some() { "full" } else { "empty" })?;
@@ -162,6 +166,7 @@ fn join(
     let deployed = ms();
     answer(&second, objects)?;
     let answered = ms();
+    let most_memory = second.node.process.peak_mb()? - resident_before;
     // The figures are brought up to date when something happens, a quarter of a second after the last time.
     std::thread::sleep(Duration::from_millis(300));
     runtime()?.block_on(async {
@@ -172,7 +177,7 @@ fn join(
     std::thread::sleep(Duration::from_millis(50));
     let received = second.metric("edgefaas_cluster_bytes_received_total")?;
     let of_an_object = objects.map_or(0.0, |objects| received / objects as f64);
-    Ok([joined, deployed, answered, of_an_object])
+    Ok([joined, deployed, answered, of_an_object, most_memory])
 }
 
 /// Stops a node and starts it again.
