@@ -15,7 +15,7 @@ use edgefaas_benches::{repository, results_folder, target_folder};
 use serde::Deserialize;
 
 /// The order in which reports are shown.
-const ORDER: [&str; 28] = [
+const ORDER: [&str; 29] = [
     "broker",
     "broker-parts",
     "mqtt",
