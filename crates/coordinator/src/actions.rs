@@ -41,7 +41,12 @@ impl Coordinator {
         for action in actions {
             let pending = match action {
                 Action::Publish(outgoing) => {
-                    if publish && let Some(message) = self.message_of(running, &outgoing) {
+                    // The messages of durable instances were sent after the commit.
+                    if !publish {
+                        continue;
+                    }
+                    let trace_parent = self.context_of(running, outgoing.node);
+                    if let Some(message) = self.message_of(running, &outgoing, trace_parent) {
                         let is_awaited = message.qos() > QoS::AtMostOnce;
                         let depth = running.depth.saturating_add(1);
                         let stored_at = self.publisher.publish(&running.workflow.name, depth, message);
@@ -88,7 +93,8 @@ impl Coordinator {
                 }
                 Action::Workflow { wait: false, name, input, frame, node } => {
                     let child = run_of(running, node).and_then(|run| self.child_workflow(run));
-                    let run = child.and_then(|child| self.run_child(running, frame, child, input, false));
+                    let run =
+                        child.and_then(|child| self.run_child(running, (frame, node), child, input, false));
                     if let Err(error) = run {
                         let (workflow, id) = (&running.workflow.name, running.id.to_string());
                         let text = format!("`{name}` is not run: {error}");
@@ -98,20 +104,23 @@ impl Coordinator {
                 }
                 Action::Workflow { wait: true, input, frame, node, .. } => {
                     let child = run_of(running, node).and_then(|run| self.child_workflow(run));
-                    let run = child.and_then(|child| self.run_child(running, frame, child, input, true));
+                    let run =
+                        child.and_then(|child| self.run_child(running, (frame, node), child, input, true));
                     if let Err(error) = run {
                         let event = Event::Ended { frame, result: Err(error) };
                         self.spawn_advance(running.clone(), Queued::now(event));
                     }
                     continue;
                 }
-                Action::Call { frame, ref function, ref body, .. } => {
+                Action::Call { frame, node, ref function, ref body, .. } => {
                     let routes = self.registry.routes();
                     // A workflow can be called like a function.
                     if routes.function(function).is_none()
                         && let Some(child) = routes.workflow(function).cloned()
                     {
-                        if let Err(error) = self.run_child(running, frame, child, body.clone(), true) {
+                        if let Err(error) =
+                            self.run_child(running, (frame, node), child, body.clone(), true)
+                        {
                             let event = Event::Ended { frame, result: Err(error) };
                             self.spawn_advance(running.clone(), Queued::now(event));
                         }
@@ -208,7 +217,7 @@ impl Coordinator {
             Action::Request { node, request, output, .. } => {
                 let redirect =
                     matches!(&running.workflow.program.node(node).kind, Kind::Http(http) if http.redirect);
-                (self.request_step(running, *request, output, redirect).await, None)
+                (self.request_step(running, node, *request, output, redirect).await, None)
             }
             Action::Document { node, document, parameters, credentials, .. } => {
                 let credentials = credentials.map(|credentials| *credentials);
@@ -273,7 +282,7 @@ impl Coordinator {
             function: name.to_owned(),
             principal,
             parent: None,
-            trace_parent: running.trace_parent.clone(),
+            trace_parent: self.context_of(running, node),
             attempt: 1,
             depth: running.depth.saturating_add(1),
             lineage: Some(Lineage::new(running.root.id(), running.root.clone())),
@@ -287,7 +296,7 @@ impl Coordinator {
         let mut traced =
             running.trace_parent.as_ref().and_then(|_| self.invoker.begin_trace(&mut invocation));
         if let Some((invocation, _)) = &mut traced {
-            invocation.parent = running.state.lock().spans.of_task(node);
+            invocation.parent = Some(running.state.lock().spans.of_task(running, node));
         }
         let admitted = match self.invoker.admit_durable(function.clone(), invocation) {
             Ok(admitted) => admitted,
@@ -321,6 +330,12 @@ impl Coordinator {
         }
     }
 
+    /// The `traceparent` of what a task sends or starts.
+    pub(super) fn context_of(&self, running: &Running, node: NodeId) -> Option<String> {
+        running.trace_parent.as_ref()?;
+        running.state.lock().spans.context(&self.traces, running, node)
+    }
+
     /// The workflow that a task runs.
     fn child_workflow(&self, run: &RunWorkflow) -> Result<Arc<LiveWorkflow>, WorkflowError> {
         let routes = self.registry.routes();
@@ -334,7 +349,7 @@ impl Coordinator {
     fn run_child(
         self: &Arc<Self>,
         running: &Arc<Running>,
-        frame: FrameId,
+        (frame, node): (FrameId, NodeId),
         workflow: Arc<LiveWorkflow>,
         input: Arc<Value>,
         wait: bool,
@@ -360,7 +375,7 @@ impl Coordinator {
             input,
             id,
             depth: running.depth.saturating_add(1),
-            trace_parent: running.trace_parent.clone(),
+            trace_parent: self.context_of(running, node),
             parent: wait.then_some((running.id, frame)),
             root: Some(running.root.clone()),
             is_recovered: false,

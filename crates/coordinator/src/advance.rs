@@ -8,7 +8,7 @@ use std::time::Instant;
 use edgefaas_broker::Message;
 use edgefaas_functions::invocation::{InvocationError, MAX_DEPTH, Outcome};
 use edgefaas_functions::registry::LiveWorkflow;
-use edgefaas_functions::trace::new_trace_parent;
+use edgefaas_functions::trace::{new_trace_parent, trace_id, with_context};
 use edgefaas_isolates::Reply;
 use edgefaas_state::store::{Batch, CommitError};
 use edgefaas_workflow::event::is_large;
@@ -81,7 +81,7 @@ impl Coordinator {
             }
         };
         let charge = charge.map_err(|error| InvocationError::OverBudget { workflow: name(), error })?;
-        let mut trace_parent = start.trace_parent;
+        let mut trace_parent = start.trace_parent.filter(|parent| trace_id(parent).is_some());
         if trace_parent.is_none() && start.parent.is_none() && self.traces.sample(self.clock.now_unix_ms())
         {
             trace_parent = Some(new_trace_parent());
@@ -385,7 +385,7 @@ impl Coordinator {
             }
             let kept = {
                 let mut state = running.state.lock();
-                let published: Vec<Message> = self.messages_of(running, &mut actions);
+                let published: Vec<Message> = self.messages_of(running, &state, &mut actions);
                 outgoing.extend(self.publisher.put_messages(
                     &mut batch,
                     &running.workflow.name,
@@ -458,25 +458,40 @@ impl Coordinator {
     }
 
     /// Removes the publishes from `actions` and returns their messages.
-    fn messages_of(&self, running: &Running, actions: &mut Vec<Action>) -> Vec<Message> {
+    fn messages_of(&self, running: &Running, state: &RunState, actions: &mut Vec<Action>) -> Vec<Message> {
         let mut messages = Vec::new();
+        // The notes are handled after the commit, so the tasks that send may not have their spans yet.
+        let mut ahead = state.spans.ahead();
         actions.retain(|action| match action {
             Action::Publish(outgoing) => {
-                messages.extend(self.message_of(running, outgoing));
+                let node = outgoing.node;
+                let id = ahead.of_task(&self.traces, running, node);
+                let trace_parent = match id {
+                    Some(id) => self.traces.context(running.trace_parent.as_deref(), &id),
+                    None => state.spans.context(&self.traces, running, node),
+                };
+                messages.extend(self.message_of(running, outgoing, trace_parent));
                 false
+            }
+            Action::Note(note) => {
+                ahead.note(note);
+                true
             }
             _ => true,
         });
         messages
     }
 
-    pub(super) fn message_of(&self, running: &Running, outgoing: &Outgoing) -> Option<Message> {
-        match outgoing_messages::of(
-            outgoing,
-            &running.workflow.permissions,
-            self.publisher.max_message_bytes(),
-        ) {
-            Ok(message) => Some(message),
+    /// The message that a task sends, with this trace context unless it has one.
+    pub(super) fn message_of(
+        &self,
+        running: &Running,
+        outgoing: &Outgoing,
+        trace_parent: Option<String>,
+    ) -> Option<Message> {
+        let max_bytes = self.publisher.max_message_bytes();
+        match outgoing_messages::of(outgoing, &running.workflow.permissions, max_bytes) {
+            Ok(message) => Some(with_context(message, trace_parent.as_deref(), max_bytes)),
             Err(error) => {
                 let path = &running.workflow.program.node(outgoing.node).path;
                 let text = format!("{path}: {error}");

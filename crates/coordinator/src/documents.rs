@@ -63,12 +63,14 @@ impl Coordinator {
         };
         let found: Result<Found, WorkflowError> = match source {
             DocumentSource::File(file) => with(self.file(running, &file)?.as_ref()),
-            DocumentSource::Request(request) => with(&*self.fetched_document(running, request).await?),
+            DocumentSource::Request(request) => {
+                with(&*self.fetched_document(running, node, request).await?)
+            }
         };
         match (found?, call) {
             (Found::Request(mut request), Some(call)) => {
                 request.credentials = credentials;
-                self.request_step(running, request, call.output, call.redirect).await
+                self.request_step(running, node, request, call.output, call.redirect).await
             }
             (Found::Topic(address), _) => Ok(Arc::new(serde_json::json!({"address": address}))),
             (Found::Request(_), None) => Ok(Arc::new(Value::Null)),
@@ -93,6 +95,7 @@ impl Coordinator {
     async fn fetched_document(
         self: &Arc<Self>,
         running: &Running,
+        node: NodeId,
         request: RequestParts,
     ) -> Result<Arc<ApiDocument>, WorkflowError> {
         let url = request.url.clone();
@@ -102,7 +105,7 @@ impl Coordinator {
         if let Some(kept) = self.documents.kept.lock().get(&key).filter(|kept| kept.until_ms > now_ms) {
             return Ok(kept.document.clone());
         }
-        let answer = self.send_authorized(running, request).await?;
+        let answer = self.send_authorized(running, node, request).await?;
         let communication = |detail: String, status: u16| {
             Err(WorkflowError::new(ErrorKind::Communication, detail).with_status(status))
         };

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use edgefaas_broker::{Message, Origin, Publishing, QoS, RejectReason, Verdict, Version};
 use edgefaas_functions::durable::{Digest, KeyClaim, digest};
 use edgefaas_functions::registry::{Interest, LiveWorkflow, Routes, Waiter, has_rule};
+use edgefaas_functions::trace::TRACE_PARENT;
 use edgefaas_isolates::LogLevel;
 use edgefaas_manifest::Succession;
 use edgefaas_platform::Taken;
@@ -375,5 +376,5 @@ fn is_event(message: &Message) -> bool {
 /// W3C trace context of a message: its user property `traceparent`.
 pub fn trace_parent(message: &Message) -> Option<String> {
     let user = message.properties().map(|properties| properties.user.as_slice()).unwrap_or_default();
-    user.iter().find(|(name, _)| &**name == "traceparent").map(|(_, value)| value.to_string())
+    user.iter().find(|(name, _)| &**name == TRACE_PARENT).map(|(_, value)| value.to_string())
 }

@@ -63,11 +63,6 @@ impl Running {
         let slot = self.state.lock().computing.slot.take();
         drop(slot);
     }
-
-    /// The id of the parent span.
-    pub(crate) fn parent_span(&self) -> Option<String> {
-        self.parent.map(|(id, _)| id.to_string())
-    }
 }
 
 /// A start of a workflow.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use edgefaas_functions::outgoing;
 use edgefaas_isolates::{HostError, IncomingResponse, OutgoingRequest, Redirect};
 use edgefaas_workflow::instance::{Credentials, RequestParts, SentRequest, read_answer};
-use edgefaas_workflow::program::HttpOutput;
+use edgefaas_workflow::program::{HttpOutput, NodeId};
 use edgefaas_workflow::{ErrorKind, WorkflowError};
 
 use super::coordinator::Coordinator;
@@ -22,12 +22,14 @@ impl Coordinator {
     pub(super) async fn request_step(
         self: &Arc<Self>,
         running: &Running,
+        node: NodeId,
         request: RequestParts,
         output: HttpOutput,
         redirect: bool,
     ) -> WorkflowResult {
         let sent = SentRequest::from(&request);
-        let IncomingResponse { status, headers, body, .. } = self.send_authorized(running, request).await?;
+        let IncomingResponse { status, headers, body, .. } =
+            self.send_authorized(running, node, request).await?;
         read_answer(output, redirect, &sent, status, &headers, &body).map(Arc::new)
     }
 
@@ -38,6 +40,7 @@ impl Coordinator {
     pub(super) async fn send_authorized(
         self: &Arc<Self>,
         running: &Running,
+        node: NodeId,
         mut request: RequestParts,
     ) -> Result<IncomingResponse, WorkflowError> {
         let token_request = match request.credentials.take() {
@@ -47,12 +50,12 @@ impl Coordinator {
                 None
             }
             Some(Credentials::Token(token_request)) => {
-                let Token { kind, text } = self.token(running, &token_request).await?;
+                let Token { kind, text } = self.token(running, node, &token_request).await?;
                 request.headers.push(("authorization".to_owned(), format!("{kind} {text}")));
                 Some(token_request)
             }
         };
-        let answer = self.send(running, request).await?;
+        let answer = self.send(running, node, request).await?;
         if let Some(token_request) = token_request.filter(|_| answer.status == UNAUTHORIZED) {
             // It may have been revoked: the next request gets another one.
             self.tokens.forget(&running.workflow.app, &token_request);
@@ -67,6 +70,7 @@ impl Coordinator {
     pub(super) async fn send(
         self: &Arc<Self>,
         running: &Running,
+        node: NodeId,
         request: RequestParts,
     ) -> Result<IncomingResponse, WorkflowError> {
         let caller = &running.workflow.caller;
@@ -77,7 +81,7 @@ impl Coordinator {
             body: Bytes::from(request.body),
             redirect: Redirect::Manual,
         };
-        let checked = outgoing::check(request, caller, running.trace_parent.as_deref());
+        let checked = outgoing::check(request, caller, self.context_of(running, node).as_deref());
         let checked = checked.map_err(|error| match HostError::from(error) {
             HostError::NotPermitted(reason) => WorkflowError::new(ErrorKind::Authorization, reason),
             other => WorkflowError::new(ErrorKind::Configuration, other.to_string()),

@@ -1,6 +1,6 @@
 //! Spans of instances and their tasks.
 
-use edgefaas_functions::trace::{DATA_CHARS, SpanKind, TraceSpan, Traces, cut, trace_id};
+use edgefaas_functions::trace::{DATA_CHARS, SpanKind, TraceSpan, Traces, cut, parent_of, trace_id};
 use edgefaas_workflow::instance::{Note, NoteKind};
 use edgefaas_workflow::program::Node;
 
@@ -27,15 +27,65 @@ struct OpenSpan {
     input: String,
 }
 
-impl OpenSpans {
-    /// The span of a running task.
-    pub fn of_task(&self, node: u32) -> Option<String> {
-        self.open.iter().rev().find(|span| span.node == Some(node)).map(|span| span.id.clone())
+/// The spans that the notes of a turn will begin.
+pub(super) struct SpansAhead {
+    count: u64,
+    /// The tasks and the numbers of their spans.
+    begun: Vec<(u32, u64)>,
+}
+
+impl SpansAhead {
+    /// Counts a note that is handled later.
+    pub fn note(&mut self, note: &Note) {
+        if let (NoteKind::Started, Some(node)) = (note.kind, note.node) {
+            self.count += 1;
+            self.begun.push((node, self.count));
+        }
     }
 
-    /// True if tasks that begin now are recorded.
-    fn has_room(&self, traces: &Traces) -> bool {
-        self.count < (traces.max_spans() / INSTANCE_SHARE).max(MIN_TASKS) as u64
+    /// The span of a task that a note begins; `None` if there is none.
+    pub fn of_task(&self, traces: &Traces, running: &Running, node: u32) -> Option<String> {
+        let (_, number) = self.begun.iter().rev().find(|(begun, _)| *begun == node)?;
+        let path = &running.workflow.program.node(node).path;
+        (*number <= max_tasks(traces)).then(|| id_of_task(running, path, *number))
+    }
+}
+
+/// Maximum number of recorded tasks of an instance.
+fn max_tasks(traces: &Traces) -> u64 {
+    (traces.max_spans() / INSTANCE_SHARE).max(MIN_TASKS) as u64
+}
+
+fn id_of_task(running: &Running, path: &str, number: u64) -> String {
+    format!("{}{path}#{number}", running.id)
+}
+
+impl OpenSpans {
+    /// The recorded span of a running task, or of what encloses it if the task has none.
+    pub fn of_task(&self, running: &Running, node: u32) -> String {
+        let path = &running.workflow.program.node(node).path;
+        let of_node = self.open.iter().rev().find(|span| span.node == Some(node));
+        let span = of_node.or_else(|| self.around(path));
+        span.map_or_else(|| running.id.to_string(), |span| span.id.clone())
+    }
+
+    /// The innermost span around a path.
+    fn around(&self, path: &str) -> Option<&OpenSpan> {
+        let is_around = |span: &&OpenSpan| {
+            path.strip_prefix(span.path.as_str()).is_some_and(|rest| rest.starts_with('/'))
+        };
+        self.open.iter().filter(is_around).max_by_key(|span| span.path.len())
+    }
+
+    /// The `traceparent` of what a task sends or starts.
+    pub fn context(&self, traces: &Traces, running: &Running, node: u32) -> Option<String> {
+        let trace_parent = running.trace_parent.as_deref()?;
+        traces.context(Some(trace_parent), &self.of_task(running, node))
+    }
+
+    /// The spans that notes will begin.
+    pub fn ahead(&self) -> SpansAhead {
+        SpansAhead { count: self.count, begun: Vec::new() }
     }
 
     /// Handles a note. Returns a span when a task or the workflow has ended.
@@ -50,7 +100,7 @@ impl OpenSpans {
         let trace = trace_id(running.trace_parent.as_deref()?)?;
         let data = || cut(&note.value.start_of_json(4 * DATA_CHARS));
         if note.kind == NoteKind::Started {
-            if node.is_some() && !self.has_room(traces) {
+            if node.is_some() && self.count >= max_tasks(traces) {
                 return None;
             }
             self.begin(running, note, node, unix_us, data());
@@ -96,16 +146,11 @@ impl OpenSpans {
         let instance = running.id.to_string();
         let path = node.map(|node| node.path.clone()).unwrap_or_default();
         let (id, parent) = match node {
-            None => (instance, running.parent_span()),
+            None => (instance, running.trace_parent.as_deref().and_then(parent_of).map(str::to_owned)),
             Some(_) => {
                 self.count += 1;
-                // The innermost enclosing task.
-                let is_around = |span: &&OpenSpan| {
-                    path.strip_prefix(span.path.as_str()).is_some_and(|rest| rest.starts_with('/'))
-                };
-                let around = self.open.iter().filter(is_around).max_by_key(|span| span.path.len());
-                let parent = around.map_or(instance.clone(), |span| span.id.clone());
-                (format!("{instance}{path}#{}", self.count), Some(parent))
+                let parent = self.around(&path).map_or(instance, |span| span.id.clone());
+                (id_of_task(running, &path, self.count), Some(parent))
             }
         };
         self.open.push(OpenSpan { node: note.node, path, id, parent, started_unix_us: unix_us, input });

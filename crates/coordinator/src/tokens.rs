@@ -6,6 +6,7 @@ use std::sync::Arc;
 use edgefaas_functions::durable::{Digest, digest};
 use edgefaas_isolates::IncomingResponse;
 use edgefaas_workflow::instance::{Credentials, RequestParts, TokenEncoding, TokenEndpoint, TokenRequest};
+use edgefaas_workflow::program::NodeId;
 use edgefaas_workflow::{ErrorKind, WorkflowError};
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -97,6 +98,7 @@ impl Coordinator {
     pub(super) async fn token(
         self: &Arc<Self>,
         running: &Running,
+        node: NodeId,
         request: &TokenRequest,
     ) -> Result<Token, WorkflowError> {
         let place = self.tokens.place(&running.workflow.app, request);
@@ -105,7 +107,7 @@ impl Coordinator {
             return Ok(kept.token.clone());
         }
         *kept = None;
-        let url = self.token_endpoint(running, &request.endpoint).await?;
+        let url = self.token_endpoint(running, node, &request.endpoint).await?;
         let (body, content_type) = request.body();
         let mut headers = vec![
             ("content-type".to_owned(), content_type.to_owned()),
@@ -116,7 +118,7 @@ impl Coordinator {
         }
         let parts =
             RequestParts { method: "POST".to_owned(), url: url.clone(), headers, body, credentials: None };
-        let answer = self.send(running, parts).await?;
+        let answer = self.send(running, node, parts).await?;
         let Answer { access_token, token_type, expires_in } = read(&url, &answer)?;
         let kind = match token_type {
             Some(kind) if !kind.eq_ignore_ascii_case("bearer") => kind,
@@ -135,6 +137,7 @@ impl Coordinator {
     async fn token_endpoint(
         self: &Arc<Self>,
         running: &Running,
+        node: NodeId,
         endpoint: &TokenEndpoint,
     ) -> Result<String, WorkflowError> {
         let url = match endpoint {
@@ -142,7 +145,7 @@ impl Coordinator {
             TokenEndpoint::Discovered(url) => url,
         };
         let parts = RequestParts { method: "GET".to_owned(), url: url.clone(), ..RequestParts::default() };
-        let answer = self.send(running, parts).await?;
+        let answer = self.send(running, node, parts).await?;
         let metadata: Option<Metadata> = serde_json::from_slice(&answer.body).ok();
         match metadata.filter(|_| (200..300).contains(&answer.status)) {
             Some(metadata) => Ok(metadata.token_endpoint),

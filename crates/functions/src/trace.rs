@@ -2,11 +2,14 @@
 //!
 //! An invocation without a parent begins a trace (W3C Trace Context) if its caller did not send a `traceparent`. The
 //! invocations that it starts belong to the same trace. [`Traces::sample`] limits how many traces are recorded per second.
+//! What an invocation or a task sends carries the context of its own span, see [`Traces::context`]. So the spans of one trace
+//! connect, here and at a collector.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use edgefaas_broker::Message;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -18,6 +21,9 @@ const SPAN_BYTES: usize = 512;
 const MIN_BYTES: usize = 64 << 10;
 /// Maximum length of the recorded input or output of a span, in characters.
 pub const DATA_CHARS: usize = 300;
+
+/// The header and user property with the trace context (W3C Trace Context, section 3.2).
+pub const TRACE_PARENT: &str = "traceparent";
 
 /// Limits of recorded spans.
 #[derive(Debug, Clone, Copy)]
@@ -65,7 +71,7 @@ pub struct TraceSpan {
     pub trace: String,
     /// The id of the invocation or instance; of a task `INSTANCE/TASK/NUMBER`.
     pub id: String,
-    /// The id of the parent span.
+    /// The id of the parent span: the id of an invocation, an instance or a task, or a [`span_id`].
     pub parent: Option<String>,
     /// The kind of the span.
     pub kind: SpanKind,
@@ -150,6 +156,16 @@ impl Traces {
         self.begun.fetch_add(1, Ordering::Relaxed) < self.limits.per_second
     }
 
+    /// The `traceparent` that span `id` passes on; `None` outside of a trace. While no spans are recorded, it is that of the
+    /// caller: spans of other programs still connect.
+    pub fn context(&self, trace_parent: Option<&str>, id: &str) -> Option<String> {
+        let trace_parent = trace_parent?;
+        match self.is_on() {
+            true => context_of(trace_parent, id),
+            false => parent_of(trace_parent).map(|_| trace_parent.to_owned()),
+        }
+    }
+
     /// Adds a span and removes the oldest ones if a limit is exceeded. `mask` replaces secrets in its texts.
     pub fn add(&self, mut span: TraceSpan, mask: impl Fn(String) -> String) {
         span.input = mask(std::mem::take(&mut span.input));
@@ -183,7 +199,8 @@ impl Traces {
             return Vec::new();
         };
         let mut found: Vec<TraceSpan> = spans.iter().filter(|span| span.trace == *trace).cloned().collect();
-        found.sort_by_key(|span| (span.started_unix_us, std::cmp::Reverse(span.duration_us)));
+        drop(recorded);
+        connect(&mut found);
         found
     }
 
@@ -207,17 +224,86 @@ impl Traces {
     }
 }
 
-/// The `traceparent` of a new trace (W3C Trace Context, section 3.2).
+/// Sorts the spans of one trace by start, and replaces parents that are a [`span_id`] of one of them by its id.
+pub fn connect(spans: &mut [TraceSpan]) {
+    spans.sort_by_key(|span| (span.started_unix_us, std::cmp::Reverse(span.duration_us)));
+    let ids: HashMap<String, String> =
+        spans.iter().map(|span| (span_id(&span.id), span.id.clone())).collect();
+    for span in spans {
+        if let Some(id) = span.parent.as_ref().and_then(|parent| ids.get(parent)) {
+            span.parent = Some(id.clone());
+        }
+    }
+}
+
+/// The parts of a `traceparent`: the trace id and the span id. Only a new trace has the span id 0.
+fn parts(trace_parent: &str) -> Option<(&str, &str)> {
+    let is_hex = |text: &str| text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let mut parts = trace_parent.split('-');
+    let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+    let fits = version.len() == 2 && trace.len() == 32 && span.len() == 16 && flags.len() == 2;
+    // A later version may have more parts (section 3.2.4).
+    let is_version = version != "ff" && (version != "00" || parts.next().is_none());
+    let is_valid = fits
+        && is_version
+        && [version, trace, span, flags].into_iter().all(is_hex)
+        && trace.bytes().any(|byte| byte != b'0');
+    is_valid.then_some((trace, span))
+}
+
+/// The `traceparent` of a new trace (W3C Trace Context, section 3.2). Its span id is 0, since no span is its parent; it never
+/// leaves the node.
 pub fn new_trace_parent() -> String {
-    let (trace, span): (u128, u64) = (rand::random(), rand::random());
-    format!("00-{trace:032x}-{span:016x}-01")
+    let trace: u128 = rand::random::<u128>().max(1);
+    format!("00-{trace:032x}-{:016x}-01", 0)
 }
 
 /// The trace id in a `traceparent`; `None` if it is not valid.
 pub fn trace_id(trace_parent: &str) -> Option<&str> {
-    let mut parts = trace_parent.split('-');
-    let trace = parts.nth(1).filter(|trace| trace.len() == 32)?;
-    trace.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(trace)
+    parts(trace_parent).map(|(trace, _)| trace)
+}
+
+/// The id of the parent span in a `traceparent`, 16 hex digits; `None` if it is not valid or begins a trace.
+pub fn parent_of(trace_parent: &str) -> Option<&str> {
+    let (_, span) = parts(trace_parent)?;
+    span.bytes().any(|byte| byte != b'0').then_some(span)
+}
+
+/// The `traceparent` of span `id` in the trace of `trace_parent`.
+pub fn context_of(trace_parent: &str, id: &str) -> Option<String> {
+    trace_id(trace_parent).map(|trace| format!("00-{trace}-{}-01", span_id(id)))
+}
+
+/// A message with the trace context in its user property [`TRACE_PARENT`], unless it has one or would then be larger than
+/// `max_bytes`.
+pub fn with_context(message: Message, trace_parent: Option<&str>, max_bytes: usize) -> Message {
+    let Some(trace_parent) = trace_parent else { return message };
+    let mut properties = message.properties().cloned().unwrap_or_default();
+    if properties.user.iter().any(|(name, _)| &**name == TRACE_PARENT) {
+        return message;
+    }
+    properties.user.push((TRACE_PARENT.into(), trace_parent.into()));
+    if properties.problem().is_some() {
+        return message;
+    }
+    let traced = message.clone().with_properties(properties);
+    if traced.weight() <= max_bytes { traced } else { message }
+}
+
+/// The id of a span for other programs, 16 hex digits: the first 8 bytes of the hash of its id.
+pub fn span_id(id: &str) -> String {
+    let mut hex = blake3::hash(id.as_bytes()).to_hex().to_string();
+    hex.truncate(16);
+    hex
+}
+
+/// The [`span_id`] of a span's parent.
+pub fn parent_span_id(parent: &str) -> String {
+    // The ids of invocations, instances and tasks are longer.
+    match parent.len() {
+        16 => parent.to_owned(),
+        _ => span_id(parent),
+    }
 }
 
 /// The span of an invocation; `None` if the invocation has no valid `traceparent`. `state_us` is the time of the commit.
@@ -235,8 +321,8 @@ pub fn of_invocation(
         timing.execution.as_micros() as u64,
         state_us,
     ];
-    // The id of a step of a workflow is `INSTANCE.FRAME`.
-    let parent = invocation.parent.clone().or_else(|| Some(invocation.id.split_once('.')?.0.to_owned()));
+    let caller = || parent_of(invocation.trace_parent.as_deref()?).map(str::to_owned);
+    let parent = invocation.parent.clone().or_else(caller);
     let output = outcome.result.as_ref().map(|reply| match reply {
         edgefaas_isolates::Reply::Json(text) | edgefaas_isolates::Reply::Text(text) => cut(text),
         edgefaas_isolates::Reply::Bytes(bytes) => format!("{} bytes", bytes.len()),

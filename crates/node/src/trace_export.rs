@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use edgefaas_functions::outgoing::{self, Caller, HttpClient, ResponseLimit};
-use edgefaas_functions::trace::{TraceSpan, Traces};
+use edgefaas_functions::trace::{TraceSpan, Traces, parent_span_id, span_id};
 use edgefaas_isolates::{OutgoingRequest, Redirect};
 use edgefaas_manifest::HttpPattern;
 use serde_json::{Value, json};
@@ -87,7 +87,7 @@ fn document(spans: &[TraceSpan]) -> Value {
         json!({
             "traceId": span.trace,
             "spanId": span_id(&span.id),
-            "parentSpanId": span.parent.as_deref().map(span_id).unwrap_or_default(),
+            "parentSpanId": span.parent.as_deref().map(parent_span_id).unwrap_or_default(),
             "name": span.name,
             "kind": 1,
             "startTimeUnixNano": (span.started_unix_us * 1000).to_string(),
@@ -103,9 +103,4 @@ fn document(spans: &[TraceSpan]) -> Value {
         "resource": {"attributes": [text("service.name", "edgefaas"), text("service.version", env!("CARGO_PKG_VERSION"))]},
         "scopeSpans": [{"scope": {"name": "edgefaas"}, "spans": spans.iter().map(span).collect::<Vec<_>>()}],
     }]})
-}
-
-/// Span id of OTLP for an id of the node: the first 8 bytes of its hash, in hex.
-fn span_id(id: &str) -> String {
-    blake3::hash(id.as_bytes()).to_hex().as_str().get(..16).unwrap_or_default().to_owned()
 }

@@ -23,6 +23,7 @@ use crate::invocation::{Invocation, InvocationError, Lineage, Principal};
 use crate::outgoing;
 use crate::registry::LiveFunction;
 use crate::topics::{call_topic, functions_may_publish};
+use crate::trace::{context_of, with_context};
 
 /// Minimum number of bytes that a log line counts.
 const LINE_BYTES: usize = 16;
@@ -32,6 +33,7 @@ pub struct InvocationHost {
     pub(super) invoker: Arc<Invoker>,
     pub(super) function: Arc<LiveFunction>,
     invocation: String,
+    /// The `traceparent` of what the invocation sends.
     trace_parent: Option<String>,
     depth: u8,
     lineage: Option<Lineage>,
@@ -51,11 +53,18 @@ impl InvocationHost {
         effects: Arc<Mutex<Effects>>,
     ) -> Self {
         let limits = function.spec.limits;
+        // The node that placed the invocation here records it.
+        let own = match invocation.placed_by {
+            Some(_) => {
+                invocation.trace_parent.as_deref().and_then(|parent| context_of(parent, &invocation.id))
+            }
+            None => invoker.traces.context(invocation.trace_parent.as_deref(), &invocation.id),
+        };
         Self {
             invoker,
             function,
             invocation: invocation.id.clone(),
-            trace_parent: invocation.trace_parent.clone(),
+            trace_parent: own,
             depth: invocation.depth,
             lineage: invocation.lineage.clone(),
             effects,
@@ -143,6 +152,7 @@ impl Host for InvocationHost {
                 "the message has {bytes} bytes; the broker takes at most {max_bytes} (broker.max_packet)"
             )));
         }
+        let message = with_context(message, self.trace_parent.as_deref(), max_bytes);
         self.effects.lock().publish(message).map_err(full)
     }
 

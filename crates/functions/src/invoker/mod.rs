@@ -35,7 +35,7 @@ use crate::publisher::Publisher;
 use crate::registry::{LiveFunction, Registry, SharedInterests, Ticket};
 use crate::remote::{Elsewhere, RemoteNode};
 use crate::secrets::Secrets;
-use crate::trace::{Traces, new_trace_parent, of_invocation};
+use crate::trace::{Traces, new_trace_parent, of_invocation, trace_id};
 
 /// Runs invocations of functions.
 pub struct Invoker {
@@ -346,7 +346,8 @@ impl Invoker {
         if !self.traces.is_on() {
             return None;
         }
-        if invocation.trace_parent.is_none() {
+        if invocation.trace_parent.as_deref().and_then(trace_id).is_none() {
+            invocation.trace_parent = None;
             let began_elsewhere = invocation.parent.is_some() || invocation.placed_by.is_some();
             if began_elsewhere || !self.traces.sample(self.clock.now_unix_ms()) {
                 return None;

@@ -8,6 +8,7 @@ use url::Url;
 
 use super::caller::{Caller, NotPermitted};
 use super::error::{FetchError, server, shown};
+use crate::trace::TRACE_PARENT;
 
 /// Maximum number of headers of a request.
 const MAX_HEADERS: usize = 256;
@@ -99,7 +100,7 @@ pub fn check(
     let agent = concat!("edgefaas/", env!("CARGO_PKG_VERSION"));
     headers.entry(header::USER_AGENT).or_insert(HeaderValue::from_static(agent));
     if let Some(value) = trace_parent.and_then(|trace| HeaderValue::from_str(trace).ok()) {
-        headers.entry("traceparent").or_insert(value);
+        headers.entry(TRACE_PARENT).or_insert(value);
     }
     Ok(Checked { method, url, headers, body, redirect })
 }

@@ -10,7 +10,7 @@ use edgefaas_functions::invocation::{Outcome, Timing};
 use edgefaas_functions::logs::LogLine;
 use edgefaas_functions::problem::Problem;
 use edgefaas_functions::registry::{LiveApp, LiveFunction, LiveWorkflow};
-use edgefaas_functions::trace::TraceSpan;
+use edgefaas_functions::trace::{TraceSpan, span_id};
 use edgefaas_isolates::engine::PoolConfig;
 use edgefaas_isolates::{
     FunctionSource, GuestMemoryReading, Machine, MemoryLevel, Module, ModuleGraph, Reply,
@@ -245,6 +245,8 @@ pub fn instance(view: InstanceView) -> proto::Instance {
 pub fn span(span: TraceSpan) -> proto::Span {
     let [queue_us, start_us, execution_us, state_us] = span.phases_us;
     proto::Span {
+        span_id: span_id(&span.id),
+        status: String::new(),
         id: span.id,
         parent: span.parent.unwrap_or_default(),
         kind: span.kind.word().to_owned(),

@@ -15,6 +15,7 @@ use edgefaas_functions::invocation::{Invocation, InvocationError, Principal};
 use edgefaas_functions::logs::LogLine;
 use edgefaas_functions::registry::{Deploy, DeployError, LiveApp, Scope};
 use edgefaas_functions::secrets::{SecretError, SecretName};
+use edgefaas_functions::trace::TRACE_PARENT;
 use edgefaas_isolates::{DirectCall, Event, Trigger};
 use futures_util::Stream;
 use tokio::sync::{broadcast, mpsc};
@@ -136,16 +137,20 @@ impl Control for ControlService {
     }
 
     async fn invoke(&self, request: Request<proto::InvokeRequest>) -> Answer<proto::InvokeResponse> {
+        let trace_parent = request.metadata().get(TRACE_PARENT);
+        let trace_parent = trace_parent.and_then(|value| value.to_str().ok()).map(str::to_owned);
         let proto::InvokeRequest { function, data } = request.into_inner();
         let event = Event { trigger: Trigger::Call(DirectCall { caller: None }), body: Bytes::from(data) };
-        let invocation = Invocation::new(function, Principal::Operator, event);
+        let mut invocation = Invocation::new(function, Principal::Operator, event);
+        invocation.trace_parent = trace_parent;
         let routes = self.parts.registry.routes();
         if routes.function(&invocation.function).is_none()
             && let Some(workflow) = routes.workflow(&invocation.function).cloned()
         {
             drop(routes);
             let body = &invocation.event.body;
-            let start = Start::new(workflow, input_of(body), body.len());
+            let mut start = Start::new(workflow, input_of(body), body.len());
+            start.trace_parent = invocation.trace_parent.take();
             let coordinator = self.parts.coordinator.clone();
             let outcome =
                 self.parts.workers.run(async move { coordinator.run_workflow(start).await }).await;

@@ -24,6 +24,7 @@ mod requests;
 mod restart;
 mod reuse;
 mod support;
+mod traces;
 mod trigger_loops;
 mod upgrade;
 mod workflow_calls;

@@ -1,0 +1,276 @@
+//! Distributed traces: what the node sends carries the context of a span that it exports.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use edgefaas_api::control as proto;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+use crate::support::{Mqtt5, TestNode, in_time, script};
+
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const CALLER: &str = "b7ad6b7169203331";
+
+/// A server that keeps the requests. It answers with the given statuses first, then with 200.
+struct Server {
+    address: SocketAddr,
+    requests: mpsc::UnboundedReceiver<Request<Bytes>>,
+}
+
+impl Server {
+    async fn start(statuses: &[u16]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (sender, requests) = mpsc::unbounded_channel();
+        let mut statuses = std::collections::VecDeque::from(statuses.to_vec());
+        let (next, mut answers) = mpsc::channel(1);
+        tokio::spawn(async move { while next.send(statuses.pop_front().unwrap_or(200)).await.is_ok() {} });
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let Some(status) = answers.recv().await else { return };
+                let sender = sender.clone();
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let sender = sender.clone();
+                    async move {
+                        let (head, body) = request.into_parts();
+                        let body = body.collect().await.unwrap().to_bytes();
+                        let _ = sender.send(Request::from_parts(head, body));
+                        let answer = Response::builder().status(status).header("connection", "close");
+                        Ok::<_, Infallible>(answer.body(Full::<Bytes>::default()).unwrap())
+                    }
+                });
+                let http = hyper::server::conn::http1::Builder::new();
+                tokio::spawn(http.serve_connection(TokioIo::new(stream), service));
+            }
+        });
+        Self { address, requests }
+    }
+
+    async fn request(&mut self) -> Request<Bytes> {
+        in_time(self.requests.recv()).await.expect("the server runs")
+    }
+}
+
+/// Exported spans by their id.
+struct Exported {
+    collector: Server,
+    spans: HashMap<String, Value>,
+}
+
+impl Exported {
+    /// The span with this id, once it is exported.
+    async fn span(&mut self, id: &str) -> Value {
+        loop {
+            if let Some(span) = self.spans.get(id) {
+                return span.clone();
+            }
+            let request = self.collector.request().await;
+            let document: Value = serde_json::from_slice(request.body()).unwrap();
+            for span in document["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().unwrap() {
+                assert_eq!(span["traceId"], TRACE);
+                self.spans.insert(span["spanId"].as_str().unwrap().to_owned(), span.clone());
+            }
+        }
+    }
+
+    /// The names of a span and of what is around it, outermost first, and the parent of the outermost.
+    async fn way(&mut self, id: &str) -> String {
+        let (mut names, mut at) = (Vec::new(), id.to_owned());
+        while !at.is_empty() && at != CALLER {
+            let span = in_time(self.span(&at)).await;
+            names.push(span["name"].as_str().unwrap().to_owned());
+            at = span["parentSpanId"].as_str().unwrap().to_owned();
+        }
+        names.push(if at.is_empty() { "nothing" } else { "the caller" }.to_owned());
+        names.reverse();
+        names.join(" > ")
+    }
+}
+
+fn span_of(trace_parent: &str) -> String {
+    let parts: Vec<&str> = trace_parent.split('-').collect();
+    assert_eq!((parts.len(), parts[0], parts[1], parts[3]), (4, "00", TRACE, "01"), "{trace_parent}");
+    parts[2].to_owned()
+}
+
+fn span_of_request(request: &Request<Bytes>) -> String {
+    span_of(request.headers()["traceparent"].to_str().unwrap())
+}
+
+fn span_of_message(message: &rumqttc::v5::mqttbytes::v5::Publish) -> String {
+    let user = &message.properties.as_ref().expect("it has properties").user_properties;
+    let [(_, value)] = &user.iter().filter(|(name, _)| name == "traceparent").collect::<Vec<_>>()[..]
+    else {
+        panic!("one trace context: {user:?}")
+    };
+    span_of(value)
+}
+
+fn caller() -> String {
+    format!("00-{TRACE}-{CALLER}-01")
+}
+
+/// Sends a request with the caller's trace context.
+async fn post(node: &TestNode, path: &str) {
+    let request = Request::post(path).header("traceparent", caller());
+    let reply = node.send(request.body(Full::new("{}".into())).unwrap()).await;
+    assert_eq!(reply.status().as_u16(), 200, "{:?}", reply.body());
+}
+
+async fn deploy(node: &mut TestNode, manifest: &str, sources: &[(&str, &str)], flows: &[(&str, &str)]) {
+    let workflows = flows.iter().map(|(name, rest)| proto::WorkflowFile {
+        file: format!("{name}.yaml"),
+        text: format!(
+            "document: {{ dsl: '1.0.3', namespace: test, name: {name}, version: '1.0.0', metadata: {{ durable: {} }} }}\n{rest}",
+            *name == "durable"
+        ),
+    });
+    let request = proto::DeployRequest {
+        manifest: manifest.to_owned(),
+        artifacts: sources.iter().map(|(name, source)| script(name, source)).collect(),
+        workflows: workflows.collect(),
+        ..Default::default()
+    };
+    node.control.deploy(request).await.expect("the deploy succeeds");
+}
+
+async fn exporting() -> (TestNode, Exported) {
+    let collector = Server::start(&[]).await;
+    let url = format!("http://{}", collector.address);
+    let node = TestNode::start_with(|config| config.traces.otlp = Some(url)).await;
+    (node, Exported { collector, spans: HashMap::new() })
+}
+
+/// The spans of the trace by id, as `edgefaas trace` gets them.
+async fn spans(node: &mut TestNode, id: &str) -> Vec<proto::Span> {
+    node.control.trace(proto::TraceRequest { id: id.to_owned() }).await.unwrap().into_inner().spans
+}
+
+#[tokio::test]
+async fn what_is_sent_carries_the_context_of_an_exported_span() {
+    let (mut node, mut exported) = exporting().await;
+    let mut server = Server::start(&[]).await;
+    let url = format!("http://{}", server.address);
+    let manifest = format!(
+        r#"
+        app = "t"
+        [workflows]
+        files = ["*.yaml"]
+        [functions.sends]
+        main = "sends.js"
+        triggers = [{{ http = "/sends" }}, {{ mqtt = "start" }}]
+        permissions = {{ http = ["{url}"], publish = ["from/#"], call = ["inner"] }}
+        [functions.inner]
+        main = "inner.js"
+        permissions = {{ publish = ["from/#"] }}
+        [workflows.outer.permissions]
+        http = ["{url}"]
+        publish = ["from/#"]
+        [workflows.durable.permissions]
+        publish = ["from/#"]
+        "#
+    );
+    let sends = format!(
+        "export default async (e, c) => {{ await fetch('{url}/function'); await c.publish('from/sends', 'x'); return \
+         await c.call('inner', ''); }}"
+    );
+    let sources = [
+        ("sends", &*sends),
+        ("inner", "export default async (e, c) => { await c.publish('from/inner', 'x'); return 'ok'; }"),
+    ];
+    let outer = format!(
+        "do:\n  - get: {{ call: http, with: {{ method: get, endpoint: '{url}/task', output: response }} }}\n  - tell: {{ call: \
+         asyncapi, with: {{ channel: from/outer, message: {{ payload: x }} }} }}\n  - function: {{ call: inner }}\n  - sub: {{ run: {{ workflow: \
+         {{ namespace: test, name: durable, version: '1.0.0' }} }} }}\n"
+    );
+    let durable = "do:\n  - group:\n      do:\n        - event: { emit: { event: { with: { source: 'urn:x', type: a.b } } } }\n";
+    deploy(&mut node, &manifest, &sources, &[("outer", &outer), ("durable", durable)]).await;
+    let mut mqtt = Mqtt5::connect(&node, "reader").await;
+    mqtt.subscribe("from/#").await;
+
+    post(&node, "/sends").await;
+    let of_fetch = span_of_request(&server.request().await);
+    assert_eq!(exported.way(&of_fetch).await, "the caller > sends");
+    for (topic, way) in [("from/inner", "the caller > sends > inner"), ("from/sends", "the caller > sends")]
+    {
+        let message = mqtt.message().await;
+        assert_eq!(message.topic, topic);
+        assert_eq!(exported.way(&span_of_message(&message)).await, way);
+    }
+    let shown = spans(&mut node, TRACE).await;
+    let [outer, inner] = &shown[..] else { panic!("{shown:?}") };
+    assert_eq!((&*outer.name, &*outer.parent, &*outer.span_id), ("sends", CALLER, &*of_fetch));
+    assert_eq!((&*inner.name, &inner.parent), ("inner", &outer.id));
+
+    mqtt.subscribe("$faas/events/emitted/#").await;
+    post(&node, "/workflows/outer").await;
+    let request = server.request().await;
+    assert_eq!(request.uri().path(), "/task");
+    assert_eq!(exported.way(&span_of_request(&request)).await, "the caller > outer > call get");
+    let ways = HashMap::from([
+        ("from/outer", "the caller > outer > call tell"),
+        ("from/inner", "the caller > outer > call function > inner"),
+        ("a.b", "the caller > outer > run sub > durable > do group > emit event"),
+    ]);
+    for _ in 0..3 {
+        let message = mqtt.message().await;
+        let topic = String::from_utf8_lossy(&message.topic).into_owned();
+        let way = ways.iter().find(|(end, _)| topic.ends_with(**end)).expect("a known topic").1;
+        assert_eq!(exported.way(&span_of_message(&message)).await, *way, "{topic}");
+    }
+    let shown = spans(&mut node, TRACE).await;
+    let unknown = |span: &&proto::Span| shown.iter().all(|other| other.id != span.parent);
+    let roots: Vec<_> = shown.iter().filter(unknown).map(|span| (&*span.name, &*span.parent)).collect();
+    assert_eq!(roots, [("sends", CALLER), ("outer", CALLER)]);
+}
+
+#[tokio::test]
+async fn the_callers_span_is_the_parent_of_the_root() {
+    let (mut node, mut exported) = exporting().await;
+    let manifest = r#"
+        app = "t"
+        [workflows]
+        files = ["*.yaml"]
+        [functions.f]
+        main = "f.js"
+        triggers = [{ http = "/f" }, { mqtt = "start" }]
+        permissions = { publish = ["done"] }
+        [workflows.w.permissions]
+        publish = ["done"]
+        "#;
+    let publish = "export default (e, c) => { c.publish('done', 'f'); return 'x'; }";
+    let flow = "do:\n  - tell: { call: asyncapi, with: { channel: done, message: { payload: w } } }\n";
+    deploy(&mut node, manifest, &[("f", publish)], &[("w", flow)]).await;
+    let mut mqtt = Mqtt5::connect(&node, "reader").await;
+    mqtt.subscribe("done").await;
+    post(&node, "/f").await;
+    post(&node, "/workflows/w").await;
+    let properties = rumqttc::v5::mqttbytes::v5::PublishProperties {
+        user_properties: vec![("traceparent".to_owned(), caller())],
+        ..Default::default()
+    };
+    mqtt.publish_with("start", "x", properties).await;
+    for name in ["f", "w"] {
+        let mut request =
+            tonic::Request::new(proto::InvokeRequest { function: name.to_owned(), data: Vec::new() });
+        request.metadata_mut().insert("traceparent", caller().parse().unwrap());
+        node.control.invoke(request).await.unwrap();
+    }
+    let mut ways = Vec::new();
+    for _ in 0..5 {
+        let message = mqtt.message().await;
+        ways.push(exported.way(&span_of_message(&message)).await);
+    }
+    ways.sort();
+    let (f, w) = ("the caller > f", "the caller > w > call tell");
+    assert_eq!(ways, [f, f, f, w, w]);
+}
