@@ -14,6 +14,7 @@ pub mod commands;
 pub mod connection;
 pub mod dev_file;
 pub mod exit;
+mod fitting;
 pub mod input;
 mod known_nodes;
 pub mod output;

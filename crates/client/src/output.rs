@@ -103,7 +103,7 @@ pub fn cell(texts: &[String]) -> String {
     texts.join("; ")
 }
 
-fn table_text(header: &[&str], mut rows: Vec<Vec<String>>) -> String {
+pub fn table_text(header: &[&str], mut rows: Vec<Vec<String>>) -> String {
     for cell in rows.iter_mut().flatten() {
         *cell = line(cell);
     }

@@ -392,7 +392,7 @@ impl Coordinator {
                     running.depth + 1,
                     &published,
                 ));
-                self.log_state(running, &mut state, &mut batch)
+                self.log_state(running, &mut state, &actions, &mut batch)
             };
             let (optional, kept) = kept.map(|kept| (kept.optional, kept.record)).unzip();
             let committed = self.commit_step(running, batch, optional.unwrap_or_default()).await;

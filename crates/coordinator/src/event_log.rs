@@ -37,6 +37,7 @@ use super::kept_instances::KeptEnd;
 use super::place::Place;
 use super::root_budget::RootBudget;
 use super::run_state::{End, LoggedEnd, RunState};
+use super::spans::OpenSpans;
 use super::start_lanes::{Arrival, StartEvent, filter_of};
 
 /// First byte of the keys of instances.
@@ -115,6 +116,9 @@ struct SnapshotRecord {
     next: u32,
     now_ms: u64,
     instance: String,
+    /// The spans of the tasks that run or wait.
+    #[serde(default)]
+    spans: OpenSpans,
 }
 
 fn key(id: Ulid, number: u32) -> Vec<u8> {
@@ -289,14 +293,15 @@ impl Coordinator {
         &self,
         running: &Running,
         state: &mut RunState,
+        actions: &[Action],
         batch: &mut Batch,
     ) -> Option<KeptEnd> {
         let kept = self.log_end(running, state, batch);
-        self.log_snapshot(running, state, batch);
+        self.log_snapshot(running, state, actions, batch);
         kept
     }
 
-    fn log_snapshot(&self, running: &Running, state: &mut RunState, batch: &mut Batch) {
+    fn log_snapshot(&self, running: &Running, state: &mut RunState, actions: &[Action], batch: &mut Batch) {
         let space = &self.store.spaces().invocations;
         if state.instance.status().is_ended()
             && state.instance.status() != edgefaas_workflow::Status::Faulted
@@ -326,7 +331,10 @@ impl Coordinator {
         let now_ms = self.time.now_ms();
         let Ok(bytes) = state.instance.to_bytes(now_ms) else { return };
         let Ok(instance) = String::from_utf8(bytes) else { return };
-        let record = SnapshotRecord { next: state.log.next, now_ms, instance };
+        // The notes of the turn are handled after the commit.
+        let mut spans = state.spans.clone();
+        spans.turn(&self.traces, running, actions, self.clock.now_unix_us());
+        let record = SnapshotRecord { next: state.log.next, now_ms, instance, spans };
         batch.put(space, key(running.id, SNAPSHOT), encode(&record));
         for number in state.log.snapshot.max(1)..state.log.next {
             batch.delete(space, key(running.id, number));
@@ -584,6 +592,7 @@ impl Coordinator {
                     serde_json::from_slice(snapshot).map_err(unreadable(SNAPSHOT))?;
                 state.instance = Instance::from_bytes(record.instance.as_bytes(), program, record.now_ms)?;
                 (state.log.next, state.log.snapshot) = (record.next, record.next);
+                state.spans = record.spans;
             }
             for (number, value) in entries.range(state.log.next.max(1)..INBOX) {
                 let record: EventRecord = serde_json::from_slice(value).map_err(unreadable(*number))?;
@@ -592,14 +601,20 @@ impl Coordinator {
                     unix_ms: record.unix_ms,
                     secrets: &secrets,
                     runtime: &self.runtime,
-                    observed: false,
+                    observed: running.trace_parent.is_some() && self.traces.is_on(),
                     memory_bytes: running.memory_bytes,
                     cut: Cut::Recorded(record.cut_after),
                     permits: Permits::Recorded(&record.refused),
                 };
-                // The actions of a recorded event are dropped here: they are done, or `resume` repeats them.
+                // The other actions of a recorded event are dropped here: they are done, or `resume` repeats them.
                 // `Event::Continue` continues a turn.
-                state.instance.advance(program, record.event, &environment);
+                let actions = state.instance.advance(program, record.event, &environment);
+                let unix_us = record.unix_ms.saturating_mul(1000);
+                for span in state.spans.turn(&self.traces, &running, &actions, unix_us) {
+                    let secrets = &program.secrets;
+                    self.traces
+                        .restore(span, |text| self.secrets.mask(&running.workflow.app, secrets, text));
+                }
                 state.log.next = number + 1;
             }
             for (number, value) in entries.range(INBOX..OUTCOME) {

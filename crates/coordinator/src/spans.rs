@@ -1,9 +1,17 @@
 //! Spans of instances and their tasks.
 
-use edgefaas_functions::trace::{DATA_CHARS, SpanKind, TraceSpan, Traces, cut, parent_of, trace_id};
-use edgefaas_workflow::instance::{Note, NoteKind};
-use edgefaas_workflow::program::Node;
+use std::sync::Arc;
 
+use edgefaas_functions::trace::{
+    DATA_CHARS, SpanKind, SpanStatus, TraceSpan, Traces, connect, cut, parent_of, trace_id,
+};
+use edgefaas_workflow::Status;
+use edgefaas_workflow::instance::{Action, Note, NoteKind};
+use edgefaas_workflow::program::{Kind, Node};
+use serde::{Deserialize, Serialize};
+use ulid::Ulid;
+
+use super::coordinator::Coordinator;
 use super::instance::Running;
 
 /// The tasks of one instance take at most one in this many of the kept spans, so that a loop does not evict all others.
@@ -11,12 +19,13 @@ const INSTANCE_SHARE: usize = 8;
 const MIN_TASKS: usize = 64;
 
 /// Running tasks of one instance.
-#[derive(Default)]
+#[derive(Clone, Default, Serialize, Deserialize)]
 pub(super) struct OpenSpans {
     open: Vec<OpenSpan>,
     count: u64,
 }
 
+#[derive(Clone, Serialize, Deserialize)]
 struct OpenSpan {
     node: Option<u32>,
     /// The task's path in the definition; empty for the workflow.
@@ -56,6 +65,49 @@ fn max_tasks(traces: &Traces) -> u64 {
     (traces.max_spans() / INSTANCE_SHARE).max(MIN_TASKS) as u64
 }
 
+impl Coordinator {
+    /// The spans of a trace, also of instances and tasks that have not ended; sorted by start. `id` is the id of the trace, of
+    /// an instance or of an ended span.
+    pub fn trace(&self, id: &str) -> Vec<TraceSpan> {
+        let mut spans = self.traces.find(id);
+        let of_instance = || {
+            let running = self.find(Ulid::from_string(id).ok()?)?;
+            trace_id(running.trace_parent.as_deref()?).map(str::to_owned)
+        };
+        let trace = spans.first().map(|span| span.trace.clone()).or_else(of_instance);
+        let trace = trace.unwrap_or_else(|| id.to_owned());
+        if spans.is_empty() {
+            spans = self.traces.find(&trace);
+        }
+        let is_of_it =
+            |running: &&Arc<Running>| running.trace_parent.as_deref().and_then(trace_id) == Some(&trace);
+        let instances: Vec<_> = self.instances.lock().values().filter(is_of_it).cloned().collect();
+        let unix_us = self.clock.now_unix_us();
+        for running in instances {
+            if spans.len() >= self.traces.max_spans() {
+                break;
+            }
+            let open = {
+                let state = running.state.lock();
+                state.spans.not_ended(&running, &trace, state.instance.status(), unix_us)
+            };
+            let (app, secrets) = (&running.workflow.app, &running.workflow.program.secrets);
+            spans.extend(
+                open.into_iter().map(|span| span.masked(|text| self.secrets.mask(app, secrets, text))),
+            );
+        }
+        connect(&mut spans);
+        spans
+    }
+}
+
+fn kind_and_name(running: &Running, node: Option<&Node>) -> (SpanKind, String) {
+    match node {
+        None => (SpanKind::Workflow, running.workflow.name.to_string()),
+        Some(node) => (SpanKind::Task, format!("{} {}", node.kind.word(), node.name)),
+    }
+}
+
 fn id_of_task(running: &Running, path: &str, number: u64) -> String {
     format!("{}{path}#{number}", running.id)
 }
@@ -81,6 +133,53 @@ impl OpenSpans {
     pub fn context(&self, traces: &Traces, running: &Running, node: u32) -> Option<String> {
         let trace_parent = running.trace_parent.as_deref()?;
         traces.context(Some(trace_parent), &self.of_task(running, node))
+    }
+
+    /// Handles the notes of a turn. Returns the spans that have ended.
+    pub fn turn(
+        &mut self,
+        traces: &Traces,
+        running: &Running,
+        actions: &[Action],
+        unix_us: u64,
+    ) -> Vec<TraceSpan> {
+        let program = &running.workflow.program;
+        let ended = |action: &Action| match action {
+            Action::Note(note) => {
+                let node = note.node.map(|node| program.node(node));
+                self.note(traces, running, note, node, unix_us)
+            }
+            _ => None,
+        };
+        actions.iter().filter_map(ended).collect()
+    }
+
+    /// The spans of the tasks that have not ended, and of the instance.
+    fn not_ended(&self, running: &Running, trace: &str, status: Status, unix_us: u64) -> Vec<TraceSpan> {
+        let span = |open: &OpenSpan| {
+            let node = open.node.map(|node| running.workflow.program.node(node));
+            let (kind, name) = kind_and_name(running, node);
+            let waits = match node {
+                None => status == Status::Waiting,
+                Some(node) => matches!(node.kind, Kind::Wait(_) | Kind::Listen(_)),
+            };
+            TraceSpan {
+                trace: trace.to_owned(),
+                id: open.id.clone(),
+                parent: open.parent.clone(),
+                kind,
+                name,
+                started_unix_us: open.started_unix_us,
+                duration_us: unix_us.saturating_sub(open.started_unix_us),
+                status: if waits { SpanStatus::Waiting } else { SpanStatus::Running },
+                phases_us: [0; 4],
+                input: open.input.clone(),
+                output: String::new(),
+                error: None,
+                node: None,
+            }
+        };
+        self.open.iter().map(span).collect()
     }
 
     /// The spans that notes will begin.
@@ -119,10 +218,7 @@ impl OpenSpans {
         let at = self.open.iter().rposition(|open| open.node == note.node)?;
         let OpenSpan { id, parent, started_unix_us, input, .. } = self.open.remove(at);
         let failed = note.kind != NoteKind::Completed;
-        let (kind, name) = match node {
-            None => (SpanKind::Workflow, running.workflow.name.to_string()),
-            Some(node) => (SpanKind::Task, format!("{} {}", node.kind.word(), node.name)),
-        };
+        let (kind, name) = kind_and_name(running, node);
         Some(TraceSpan {
             trace: trace.to_owned(),
             id,
@@ -131,6 +227,7 @@ impl OpenSpans {
             name,
             started_unix_us,
             duration_us: unix_us.saturating_sub(started_unix_us),
+            status: SpanStatus::Ended,
             phases_us: [0; 4],
             input,
             output: if failed { String::new() } else { data() },

@@ -64,6 +64,15 @@ impl SpanKind {
     }
 }
 
+/// Whether a span has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum SpanStatus {
+    Ended,
+    Running,
+    Waiting,
+}
+
 /// The recorded times of one invocation, workflow instance or task.
 #[derive(Debug, Clone)]
 pub struct TraceSpan {
@@ -79,8 +88,10 @@ pub struct TraceSpan {
     pub name: String,
     /// Start, in microseconds since the Unix epoch.
     pub started_unix_us: u64,
-    /// Duration in microseconds.
+    /// Duration in microseconds; until now for a span that has not ended.
     pub duration_us: u64,
+    /// Recorded spans have ended.
+    pub status: SpanStatus,
     /// Microseconds of each phase of an invocation: waiting in the queue, starting, running, committing. Zeros for other
     /// kinds.
     pub phases_us: [u64; 4],
@@ -116,6 +127,15 @@ struct Recorded {
 }
 
 impl TraceSpan {
+    /// The span with its secrets replaced by `mask`.
+    #[must_use]
+    pub fn masked(mut self, mask: impl Fn(String) -> String) -> Self {
+        self.input = mask(self.input);
+        self.output = mask(self.output);
+        self.error = self.error.map(mask);
+        self
+    }
+
     fn text_bytes(&self) -> usize {
         let texts = [&self.trace, &self.id, &self.name, &self.input, &self.output];
         let optional = [&self.parent, &self.error];
@@ -166,16 +186,29 @@ impl Traces {
         }
     }
 
+    /// Maximum size of the texts of all spans, in bytes.
+    fn max_bytes(&self) -> usize {
+        self.limits.spans.saturating_mul(SPAN_BYTES).max(MIN_BYTES)
+    }
+
+    /// Adds a span that was recorded before a restart, if there is room. It is not exported again.
+    pub fn restore(&self, span: TraceSpan, mask: impl Fn(String) -> String) {
+        let span = span.masked(mask);
+        let mut recorded = self.recorded.lock();
+        let text_bytes = recorded.text_bytes + span.text_bytes();
+        if recorded.spans.len() < self.limits.spans && text_bytes <= self.max_bytes() {
+            recorded.text_bytes = text_bytes;
+            recorded.spans.push_front(span);
+        }
+    }
+
     /// Adds a span and removes the oldest ones if a limit is exceeded. `mask` replaces secrets in its texts.
-    pub fn add(&self, mut span: TraceSpan, mask: impl Fn(String) -> String) {
-        span.input = mask(std::mem::take(&mut span.input));
-        span.output = mask(std::mem::take(&mut span.output));
-        span.error = span.error.map(&mask);
+    pub fn add(&self, span: TraceSpan, mask: impl Fn(String) -> String) {
+        let span = span.masked(mask);
         let mut recorded = self.recorded.lock();
         recorded.text_bytes += span.text_bytes();
         recorded.spans.push_back(span);
-        let max_spans = self.limits.spans;
-        let max_bytes = max_spans.saturating_mul(SPAN_BYTES).max(MIN_BYTES);
+        let (max_spans, max_bytes) = (self.limits.spans, self.max_bytes());
         while recorded.spans.len() > max_spans || recorded.text_bytes > max_bytes {
             let Some(oldest) = recorded.spans.pop_front() else { break };
             recorded.text_bytes -= oldest.text_bytes();
@@ -337,6 +370,7 @@ pub fn of_invocation(
         name: invocation.function.clone(),
         started_unix_us,
         duration_us: phases_us.iter().sum(),
+        status: SpanStatus::Ended,
         phases_us,
         input: cut(&String::from_utf8_lossy(&invocation.event.body)),
         output: output.unwrap_or_default(),

@@ -227,12 +227,31 @@ pub struct TracesSection {
     pub per_second: u64,
     /// URL of an OpenTelemetry collector (OTLP over HTTP) that gets all spans, such as `http://127.0.0.1:4318`.
     pub otlp: Option<String>,
+    /// The form of the spans for the collector.
+    pub otlp_protocol: OtlpProtocol,
+}
+
+/// A form of OTLP, in the words of `OTEL_EXPORTER_OTLP_PROTOCOL`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub enum OtlpProtocol {
+    /// JSON over HTTP.
+    #[default]
+    #[serde(rename = "http/json")]
+    HttpJson,
+    /// Protobuf over HTTP.
+    #[serde(rename = "http/protobuf")]
+    HttpProtobuf,
 }
 
 impl Default for TracesSection {
     fn default() -> Self {
         let limits = edgefaas_functions::trace::TraceLimits::default();
-        Self { spans: limits.spans, per_second: limits.per_second, otlp: None }
+        Self {
+            spans: limits.spans,
+            per_second: limits.per_second,
+            otlp: None,
+            otlp_protocol: OtlpProtocol::default(),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use prost::Message;
 
 use super::error_message::ErrorMessage;
 use crate::invocation::{InvocationError, Timing};
-use crate::trace::{SpanKind, TraceSpan};
+use crate::trace::{SpanKind, SpanStatus, TraceSpan};
 
 /// The part of an answer that this node cannot decode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -203,6 +203,7 @@ pub fn decode_spans(
         name: span.name,
         started_unix_us: arrived_unix_us.saturating_add(span.offset_us),
         duration_us: span.duration_us,
+        status: SpanStatus::Ended,
         phases_us: span.phases_us.try_into().unwrap_or_default(),
         input: span.input,
         output: span.output,

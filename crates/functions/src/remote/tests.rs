@@ -19,7 +19,7 @@ use crate::durable::{KeepLimits, Retention};
 use crate::invocation::{Invocation, InvocationError, Principal, Timing};
 use crate::registry::{LiveFunction, function_of};
 use crate::test_node::TestNode;
-use crate::trace::{SpanKind, TraceLimits, TraceSpan, Traces};
+use crate::trace::{SpanKind, SpanStatus, TraceLimits, TraceSpan, Traces};
 
 /// Places on these nodes in order, then as `last` says.
 struct InOrder {
@@ -203,6 +203,7 @@ async fn spans_of_another_node_are_shown_by_the_clock_of_this_one() {
         name: "f".into(),
         started_unix_us,
         duration_us: 9,
+        status: SpanStatus::Ended,
         phases_us: [1, 2, 3, 4],
         input: "in".into(),
         output: "out".into(),

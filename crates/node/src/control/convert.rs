@@ -10,7 +10,7 @@ use edgefaas_functions::invocation::{Outcome, Timing};
 use edgefaas_functions::logs::LogLine;
 use edgefaas_functions::problem::Problem;
 use edgefaas_functions::registry::{LiveApp, LiveFunction, LiveWorkflow};
-use edgefaas_functions::trace::{TraceSpan, span_id};
+use edgefaas_functions::trace::{SpanStatus, TraceSpan, span_id};
 use edgefaas_isolates::engine::PoolConfig;
 use edgefaas_isolates::{
     FunctionSource, GuestMemoryReading, Machine, MemoryLevel, Module, ModuleGraph, Reply,
@@ -246,7 +246,11 @@ pub fn span(span: TraceSpan) -> proto::Span {
     let [queue_us, start_us, execution_us, state_us] = span.phases_us;
     proto::Span {
         span_id: span_id(&span.id),
-        status: String::new(),
+        status: match span.status {
+            SpanStatus::Ended => String::new(),
+            SpanStatus::Running => "running".to_owned(),
+            SpanStatus::Waiting => "waiting".to_owned(),
+        },
         id: span.id,
         parent: span.parent.unwrap_or_default(),
         kind: span.kind.word().to_owned(),

@@ -424,7 +424,7 @@ impl Control for ControlService {
 
     async fn trace(&self, request: Request<proto::TraceRequest>) -> Answer<proto::TraceResponse> {
         let id = request.into_inner().id;
-        let spans = self.parts.traces.find(&id);
+        let spans = self.parts.coordinator.trace(&id);
         if spans.is_empty() {
             return Err(Status::not_found(format!(
                 "no trace is kept for `{id}`: the node keeps recent spans only, and records a limited number of traces per \

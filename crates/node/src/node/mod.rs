@@ -38,7 +38,7 @@ use self::startup_checks::{check_credentials, files_with_keys};
 use crate::access::{Access, AccessControl, AccessHook, Policy};
 use crate::bridge::{Bridges, LoopPreventionHook};
 use crate::cluster::{Cluster, LoadSources, PolicyPlacer, artefacts, begin_policy, calls};
-use crate::config::NodeConfig;
+use crate::config::{NodeConfig, OtlpProtocol};
 use crate::control::{self, ClusterCommands, ControlParts, NodeFacts};
 use crate::gateway::Gateway;
 use crate::gateway::auth::GatewayAuth;
@@ -92,7 +92,7 @@ struct Parts {
     websocket: Arc<WebSocketGateway>,
     gateway_connections: usize,
     /// See [`config::TracesSection::otlp`](crate::config::TracesSection::otlp).
-    otlp: Option<String>,
+    otlp: Option<(String, OtlpProtocol)>,
     bridges: Arc<Bridges>,
     cluster: Arc<Cluster>,
     placer: Arc<PolicyPlacer>,
@@ -380,7 +380,7 @@ impl Node {
             gateway,
             websocket: Arc::new(websocket),
             gateway_connections,
-            otlp: config.traces.otlp,
+            otlp: config.traces.otlp.map(|url| (url, config.traces.otlp_protocol)),
             bridges,
             cluster,
             placer,

@@ -152,7 +152,13 @@ async fn exporting() -> (TestNode, Exported) {
 
 /// The spans of the trace by id, as `edgefaas trace` gets them.
 async fn spans(node: &mut TestNode, id: &str) -> Vec<proto::Span> {
-    node.control.trace(proto::TraceRequest { id: id.to_owned() }).await.unwrap().into_inner().spans
+    match node.control.trace(proto::TraceRequest { id: id.to_owned() }).await {
+        Ok(response) => response.into_inner().spans,
+        Err(status) => {
+            assert_eq!(status.code(), tonic::Code::NotFound, "{status}");
+            Vec::new()
+        }
+    }
 }
 
 #[tokio::test]
@@ -273,4 +279,158 @@ async fn the_callers_span_is_the_parent_of_the_root() {
     ways.sort();
     let (f, w) = ("the caller > f", "the caller > w > call tell");
     assert_eq!(ways, [f, f, f, w, w]);
+}
+
+/// The tree of an instance: the indented names of its spans, with the status of those that have not ended.
+async fn tree(node: &mut TestNode, id: &str) -> Vec<String> {
+    let spans = spans(node, id).await;
+    let around = |span: &proto::Span| spans.iter().find(|other| other.id == span.parent);
+    let line = |span: &proto::Span| {
+        let (mut depth, mut at) = (0, span);
+        while let Some(parent) = around(at) {
+            (depth, at) = (depth + 1, parent);
+        }
+        format!("{}{} {}", "  ".repeat(depth), span.name, span.status).trim_end().to_owned()
+    };
+    spans.iter().map(line).collect()
+}
+
+/// Waits until the tree of an instance is as expected.
+async fn tree_becomes(node: &mut TestNode, id: &str, expected: &[&str]) {
+    let mut shown = Vec::new();
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while shown != expected {
+        assert!(std::time::Instant::now() < until, "{shown:#?}");
+        shown = tree(node, id).await;
+    }
+}
+
+#[tokio::test]
+async fn the_trace_of_a_durable_instance_survives_a_restart() {
+    let mut node = TestNode::start().await;
+    let flow = "do:
+  - a: { set: { x: 1 } }
+  - group:
+      do:
+        - b: { set: { x: 2 } }
+        - hold: { listen: { to: { one: { with: { type: mqtt.publish, subject: go } } } } }
+        - c: { set: { x: 3 } }
+";
+    deploy(&mut node, "app = \"t\"\n[workflows]\nfiles = [\"*.yaml\"]\n", &[], &[("durable", flow)]).await;
+    let request = Request::post("/workflows/durable").header("traceparent", caller());
+    let request = request.body(Full::new("{}".into())).unwrap();
+    tokio::spawn(crate::support::try_send(node.addresses.http, request));
+    let list = proto::ListInstancesRequest { workflow: String::new(), limit: 1, key: String::new() };
+    let instance = in_time(async {
+        loop {
+            let found = node.control.list_instances(list.clone()).await.unwrap().into_inner().instances;
+            if let Some(found) = found.iter().find(|instance| instance.status == "waiting") {
+                return found.id.clone();
+            }
+        }
+    })
+    .await;
+    let waits =
+        ["durable waiting", "  set a", "  do group running", "    set b", "    listen hold waiting"];
+    tree_becomes(&mut node, &instance, &waits).await;
+    let before = spans(&mut node, TRACE).await;
+
+    let dir = node.stop().await;
+    let mut node = TestNode::start_in(dir, |_| {}).await.unwrap();
+    tree_becomes(&mut node, &instance, &waits).await;
+    let after = spans(&mut node, TRACE).await;
+    let ids = |spans: &[proto::Span]| -> Vec<_> {
+        spans.iter().map(|span| (span.span_id.clone(), span.parent.clone(), span.input.clone())).collect()
+    };
+    assert_eq!(ids(&after), ids(&before));
+
+    let mut mqtt = Mqtt5::connect(&node, "sender").await;
+    mqtt.publish("go", "x").await;
+    mqtt.puback().await;
+    let ended = ["durable", "  set a", "  do group", "    set b", "    listen hold", "    set c"];
+    tree_becomes(&mut node, &instance, &ended).await;
+}
+
+/// The parts of `ExportTraceServiceRequest` (opentelemetry-proto) that the test reads.
+mod otlp {
+    use prost::Message;
+
+    #[derive(Clone, PartialEq, Message)]
+    pub struct Request {
+        #[prost(message, repeated, tag = "1")]
+        pub resource_spans: Vec<ResourceSpans>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub struct ResourceSpans {
+        #[prost(message, repeated, tag = "2")]
+        pub scope_spans: Vec<ScopeSpans>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub struct ScopeSpans {
+        #[prost(message, repeated, tag = "2")]
+        pub spans: Vec<Span>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub struct Span {
+        #[prost(bytes = "vec", tag = "1")]
+        pub trace_id: Vec<u8>,
+        #[prost(bytes = "vec", tag = "2")]
+        pub span_id: Vec<u8>,
+        #[prost(bytes = "vec", tag = "4")]
+        pub parent_span_id: Vec<u8>,
+        #[prost(string, tag = "5")]
+        pub name: String,
+        #[prost(fixed64, tag = "7")]
+        pub start_time_unix_nano: u64,
+        #[prost(fixed64, tag = "8")]
+        pub end_time_unix_nano: u64,
+        #[prost(message, optional, tag = "15")]
+        pub status: Option<Status>,
+    }
+
+    #[derive(Clone, PartialEq, Message)]
+    pub struct Status {
+        #[prost(int32, tag = "3")]
+        pub code: i32,
+    }
+}
+
+#[tokio::test]
+async fn spans_are_exported_in_protobuf_and_again_after_an_overload() {
+    use prost::Message;
+    let mut collector = Server::start(&[503, 429]).await;
+    let url = format!("http://{}", collector.address);
+    let mut node = TestNode::start_with(|config| {
+        config.traces.otlp = Some(url);
+        config.traces.otlp_protocol = edgefaas_node::config::OtlpProtocol::HttpProtobuf;
+    })
+    .await;
+    node.deploy_one("f", "triggers = [{ http = \"/f\" }]", "export default () => 'x'").await;
+    post(&node, "/f").await;
+    let mut bodies = Vec::new();
+    for _ in 0..3 {
+        let request = collector.request().await;
+        assert_eq!(request.uri().path(), "/v1/traces");
+        assert_eq!(request.headers()["content-type"], "application/x-protobuf");
+        bodies.push(request.into_body());
+    }
+    assert!(bodies.iter().all(|body| *body == bodies[0]), "the same spans each time");
+    let request = otlp::Request::decode(bodies.remove(0)).unwrap();
+    let [span] = &request.resource_spans[0].scope_spans[0].spans[..] else { panic!("{request:?}") };
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let shown = &spans(&mut node, TRACE).await[0];
+    assert_eq!(
+        (&*span.name, hex(&span.trace_id), hex(&span.parent_span_id)),
+        ("f", TRACE.to_owned(), CALLER.to_owned())
+    );
+    assert_eq!(hex(&span.span_id), shown.span_id);
+    assert_eq!(span.end_time_unix_nano - span.start_time_unix_nano, shown.duration_us * 1000);
+    assert_eq!(span.status.as_ref().map(|status| status.code), Some(1));
+    // The collector has accepted them: the next ones come alone.
+    post(&node, "/f").await;
+    let request = otlp::Request::decode(collector.request().await.into_body()).unwrap();
+    assert_eq!(request.resource_spans[0].scope_spans[0].spans.len(), 1);
 }
