@@ -103,6 +103,7 @@ pub fn cell(texts: &[String]) -> String {
     texts.join("; ")
 }
 
+/// A table as text: rows under a header, each on one line.
 pub fn table_text(header: &[&str], mut rows: Vec<Vec<String>>) -> String {
     for cell in rows.iter_mut().flatten() {
         *cell = line(cell);
