@@ -208,7 +208,7 @@ const NAMES: [&str; 4] = ["set", "counter", "register", "list"];
 
 #[test]
 fn what_no_deletion_has_seen_stays_and_nothing_else() {
-    let runs = std::env::var("DELETION_RUNS").map_or(40, |runs| runs.parse().expect("a number"));
+    let runs = std::env::var("DELETION_RUNS").map_or(200, |runs| runs.parse().expect("a number"));
     let seed = seed();
     for run in 0..runs {
         random_run(seed.wrapping_add(run), Network::default());
