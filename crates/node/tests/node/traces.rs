@@ -281,7 +281,8 @@ async fn the_callers_span_is_the_parent_of_the_root() {
     assert_eq!(ways, [f, f, f, w, w]);
 }
 
-/// The tree of an instance: the indented names of its spans, with the status of those that have not ended.
+/// The tree of an instance: the indented names of its spans, with the status of those that have not ended, sorted. Spans that
+/// began at the same time have no order.
 async fn tree(node: &mut TestNode, id: &str) -> Vec<String> {
     let spans = spans(node, id).await;
     let around = |span: &proto::Span| spans.iter().find(|other| other.id == span.parent);
@@ -292,17 +293,21 @@ async fn tree(node: &mut TestNode, id: &str) -> Vec<String> {
         }
         format!("{}{} {}", "  ".repeat(depth), span.name, span.status).trim_end().to_owned()
     };
-    spans.iter().map(line).collect()
+    let mut lines: Vec<String> = spans.iter().map(line).collect();
+    lines.sort();
+    lines
 }
 
 /// Waits until the tree of an instance is as expected.
 async fn tree_becomes(node: &mut TestNode, id: &str, expected: &[&str]) {
-    let mut shown = Vec::new();
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while shown != expected {
-        assert!(std::time::Instant::now() < until, "{shown:#?}");
-        shown = tree(node, id).await;
-    }
+    let mut expected = expected.to_vec();
+    expected.sort_unstable();
+    let becomes = async {
+        while tree(node, id).await != expected {
+            tokio::task::yield_now().await;
+        }
+    };
+    in_time(becomes).await;
 }
 
 #[tokio::test]
