@@ -11,7 +11,7 @@ use crate::output;
 /// Maximum indentation; deeper spans have the same.
 const MAX_INDENT: usize = 12;
 const COLUMNS: [Column; 10] = [
-    Column { name: "SPAN", fit: Fit::Middle(16) },
+    Column { name: "SPAN", fit: Fit::Middle(28) },
     Column { name: "NODE", fit: Fit::Middle(6) },
     Column { name: "AT", fit: Fit::Whole },
     Column { name: "TOOK", fit: Fit::Whole },
