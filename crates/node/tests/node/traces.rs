@@ -345,7 +345,10 @@ async fn the_trace_of_a_durable_instance_survives_a_restart() {
     tree_becomes(&mut node, &instance, &waits).await;
     let after = spans(&mut node, TRACE).await;
     let ids = |spans: &[proto::Span]| -> Vec<_> {
-        spans.iter().map(|span| (span.span_id.clone(), span.parent.clone(), span.input.clone())).collect()
+        let id = |span: &proto::Span| (span.span_id.clone(), span.parent.clone(), span.input.clone());
+        let mut ids: Vec<_> = spans.iter().map(id).collect();
+        ids.sort();
+        ids
     };
     assert_eq!(ids(&after), ids(&before));
 

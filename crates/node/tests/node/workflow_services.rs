@@ -237,7 +237,7 @@ async fn operations_of_asyncapi_documents() {
     try_deploy(&mut node, permissions, &files).await.expect("the deploy succeeds");
     let mut watcher = Mqtt5::connect(&node, "watcher").await;
     watcher.subscribe("lamps/#").await;
-    let hearing = {
+    let mut hearing = {
         let request = node.post("/workflows/hear", "{}");
         let telling = async {
             // A subscription hears what comes after it: a message is sent until both were heard.
@@ -253,6 +253,10 @@ async fn operations_of_asyncapi_documents() {
             () = telling => unreachable!(),
         }
     };
+    // The context of the task that sent the message is one of its headers.
+    for message in hearing.as_array_mut().unwrap() {
+        assert!(message["headers"].as_object_mut().unwrap().remove("traceparent").is_some());
+    }
     assert_eq!(
         hearing,
         json!([{"payload": 1, "headers": {"by": "me"}}, {"payload": 1, "headers": {"by": "me"}}])

@@ -290,7 +290,7 @@ async fn the_time_to_live_of_an_old_object_begins_when_it_is_seen() {
     let now_ms = Arc::new(AtomicU64::new(NOW_MS + 1_000_000_000));
     let store = open_at(dir.path(), &now_ms, Duration::from_secs(10));
     assert!(store.expired_objects(now_ms.load(Relaxed), 10).unwrap().objects.is_empty());
-    assert_eq!(store.objects_without_last_change(), [session.clone()]);
+    assert_eq!(store.objects_without_last_change(), std::slice::from_ref(&session));
     change(&store, |batch| batch.touch(session.clone())).await.unwrap();
     assert_eq!(store.objects_without_last_change(), []);
     now_ms.fetch_add(11_000, Relaxed);
