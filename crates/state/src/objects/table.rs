@@ -298,7 +298,8 @@ impl Objects {
             })
             .collect();
         let mut keys = std::collections::BTreeSet::new();
-        for entry in self.space.range::<Vec<u8>, _>((from, Bound::Unbounded)) {
+        // With an end: else a search behind removed keys would skip all of them to find that there are no more.
+        for entry in self.space.range::<Vec<u8>, _>((from, behind(prefix))) {
             let (key, record) = entry.into_inner().map_err(|error| unreadable(keys.last(), error))?;
             if !key.starts_with(prefix) || keys.len() >= limit {
                 break;
@@ -674,6 +675,18 @@ impl Objects {
         }
         Ok(Some(stored))
     }
+}
+
+/// The end of all keys with this prefix.
+fn behind(prefix: &[u8]) -> Bound<Vec<u8>> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if let Some(next) = last.checked_add(1) {
+            end.push(next);
+            return Bound::Excluded(end);
+        }
+    }
+    Bound::Unbounded
 }
 
 /// Visits keys up to the first unreadable one; returns the key before it.
