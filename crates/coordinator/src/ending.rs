@@ -38,6 +38,7 @@ impl Coordinator {
             }
             (status, state.result(), waiter, state.started, state.instance.steps())
         };
+        let result = result.map_err(|error| self.masked(running, error));
         let figures = &running.workflow.figures;
         let (own, all) = match status {
             Status::Completed => (&figures.completed, &self.figures.completed),
@@ -85,6 +86,15 @@ impl Coordinator {
         self.after_end(&running.workflow.name);
         self.leave_order(running);
         running.has_settled();
+    }
+
+    /// Masks secrets in an error before a caller gets it: an expression that fails may quote its input.
+    pub(super) fn masked(&self, running: &Running, mut error: WorkflowError) -> WorkflowError {
+        let (app, secrets) = (&running.workflow.app, &running.workflow.program.secrets);
+        for text in [&mut error.title, &mut error.detail].into_iter().flatten() {
+            *text = self.secrets.mask(app, secrets, std::mem::take(text));
+        }
+        error
     }
 
     /// Keeps a failed instance. Drops the oldest above [`MAX_FAULTED`], and the largest ones while memory is short.

@@ -259,7 +259,7 @@ async fn an_object_expires_after_its_last_change() {
     let found = expired(&store);
     // A sixteenth of the time to live is 100 s, of which a minute counts.
     assert_eq!((found.objects.len(), found.next_unix_ms), (0, Some(NOW_MS + 60_000 + 1_600_000)));
-    // Nothing expires early, whoever asks.
+    // A request to expire an object early changes nothing.
     change(&store, |batch| batch.expire("app", "session-1", vec![key("session-1", "n")])).await.unwrap();
     assert!(store.objects().has_record(&key("session-1", "n")).unwrap());
     now_ms.fetch_add(660_000, Relaxed);
