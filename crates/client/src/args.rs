@@ -48,7 +48,7 @@ pub enum Command {
     List(List),
     /// Show the log of a function, or of all functions
     Logs(Logs),
-    /// Remove an app and its functions; its objects stay
+    /// Remove an app and its functions, and with --with-objects its objects
     Rm(Rm),
     /// Make an earlier revision of an app live again
     Rollback(Rollback),

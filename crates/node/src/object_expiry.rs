@@ -29,6 +29,9 @@ pub(crate) async fn run(
     let mut jumps = ClockJumps::new(&clock);
     loop {
         changes.borrow_and_update();
+        if let Err(error) = end(&store).await {
+            tracing::warn!(%error, "the time to live of some objects has not ended");
+        }
         let Some(shortest_ttl) = registry.routes().object_classes().shortest_ttl() else {
             tokio::select! {
                 () = cancel.cancelled() => return,
@@ -66,6 +69,18 @@ enum ExpiryError {
     Commit(#[from] CommitError),
     #[error("the search was stopped")]
     Stopped,
+}
+
+/// Ends the time to live of objects whose class has none any more: if it gets one again, it begins anew.
+async fn end(store: &Arc<Store>) -> Result<(), ExpiryError> {
+    let searched = store.clone();
+    let staying = tokio::task::spawn_blocking(move || searched.objects_that_stay()).await;
+    for objects in staying.map_err(|_| ExpiryError::Stopped)??.chunks(MAX_OBJECTS) {
+        let mut batch = Batch::default();
+        objects.iter().for_each(|(app, object)| batch.forget_last_change(app, object));
+        store.committer().commit(batch, Durability::Written).await?;
+    }
+    Ok(())
 }
 
 /// Begins the time to live of objects that were there before their class had one.

@@ -184,11 +184,24 @@ pub enum FieldRefused {
     },
     /// The object has the maximum number of fields.
     #[error(
-        "object `{object}` has {MAX_FIELDS_PER_OBJECT} fields already, which is the most ({MAX_RECORDS_PER_OBJECT} with those whose \
-         deletion not all members of the cluster know); use a map, or another object"
+        "object `{object}` has {MAX_FIELDS_PER_OBJECT} fields already, which is the most; use a map, or another object"
     )]
     TooManyFields {
         /// The object.
         object: String,
+    },
+    /// The object has the maximum number of fields and tombstones.
+    #[error(
+        "object `{object}` has {fields} fields, and {deleted} deleted ones whose deletion not all members of the cluster know, \
+         together the most of {MAX_RECORDS_PER_OBJECT}; wait until all members are connected, revoke those that do not return, or \
+         use another object"
+    )]
+    TooManyDeletions {
+        /// The object.
+        object: String,
+        /// Its fields.
+        fields: usize,
+        /// Its tombstones.
+        deleted: usize,
     },
 }

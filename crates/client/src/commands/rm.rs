@@ -42,8 +42,8 @@ pub async fn run(args: &Rm, global: &Global) -> anyhow::Result<()> {
                     output::text(&format!("deleted {}\n", objects::deleted_in_words(deleted)))?;
                     if nodes.len() > 1 {
                         eprintln!(
-                            "a node that keeps no copies of an object may still have it: `edgefaas objects list {}` there shows \
-                             those that are left, and `edgefaas objects delete` deletes them",
+                            "the deletions reach all members; objects that this node did not have are not deleted: \
+                             `edgefaas objects list {}` on the nodes that ran the app shows if any are left",
                             args.name
                         );
                     }

@@ -13,6 +13,7 @@ use libp2p::core::upgrade::Version;
 use libp2p::swarm::{self, Executor, NetworkBehaviour};
 use libp2p::{Multiaddr, Swarm, TransportError, noise, quic, tcp, yamux};
 use parking_lot::Mutex;
+use socket2::SockRef;
 use tokio::task::{JoinError, JoinSet};
 
 use super::address;
@@ -29,6 +30,8 @@ const MAX_PORT_ATTEMPTS: usize = 16;
 /// as many again that the peer has reset and that were not dropped here yet, or that are being refused.
 const MAX_STREAMS: usize = 4 * MAX_SIDE_STREAMS;
 const QUIC_WINDOW_BYTES: u32 = 1 << 20;
+/// Bytes that wait in the kernel of one TCP connection, beside those in flight.
+const MAX_UNSENT_BYTES: u32 = 64 << 10;
 
 /// libp2p could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -119,6 +122,10 @@ pub(crate) fn swarm<B: NetworkBehaviour>(
     yamux.set_max_num_streams(MAX_STREAMS);
     let noise = noise::Config::new(&keypair)?;
     let tcp = tcp::tokio::Transport::new(tcp::Config::new().nodelay(true))
+        .map(|stream, _| {
+            limit_unsent(&stream);
+            stream
+        })
         .upgrade(Version::V1Lazy)
         .authenticate(noise)
         .multiplex(yamux)
@@ -137,6 +144,14 @@ pub(crate) fn swarm<B: NetworkBehaviour>(
         identity.peer_id(),
         config,
     ))
+}
+
+/// Keeps what waits in the kernel short: with its default, megabytes of objects would stand before a heartbeat or a call
+/// on a slow link, for many seconds.
+fn limit_unsent(stream: &tcp::tokio::TcpStream) {
+    if let Err(error) = SockRef::from(&stream.0).set_tcp_notsent_lowat(MAX_UNSENT_BYTES) {
+        tracing::debug!(%error, "the kernel does not limit what waits on a connection");
+    }
 }
 
 /// Listens by TCP and QUIC on the same port; port 0 takes one that is free for both.

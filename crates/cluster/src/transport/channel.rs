@@ -36,6 +36,8 @@ use crate::{CertificateError, RevocationList};
 
 /// Limit of a control frame, whatever the limit of the node's frames.
 const MAX_CONTROL_BYTES: usize = 128 * 1_024;
+/// The token of a heartbeat is at most this much after the time at which it is sent.
+const MAX_TOKEN_LEAD_US: u64 = 1_000;
 const READ_BUFFER_BYTES: usize = 16 * 1_024;
 /// The time that a goodbye has to get through.
 const GOODBYE_TIMEOUT: Duration = Duration::from_millis(300);
@@ -214,9 +216,12 @@ impl Channel<'_> {
             }
             Kind::Pong => {
                 let sent_us = token(&body).ok_or(malformed)?;
-                let rtt_us =
-                    self.server.greeter.local.clock.now_us().checked_sub(sent_us).ok_or(malformed)?;
-                self.peer.heartbeat_answered(sent_us, rtt_us);
+                let now_us = self.server.greeter.local.clock.now_us();
+                // Of heartbeats of one microsecond each has a later token.
+                if sent_us > now_us + MAX_TOKEN_LEAD_US {
+                    return Err(malformed);
+                }
+                self.peer.heartbeat_answered(sent_us, now_us.saturating_sub(sent_us));
                 Ok(())
             }
             Kind::Members => self.take_members(&body).await,

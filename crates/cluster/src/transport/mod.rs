@@ -25,6 +25,7 @@ mod node_starts;
 mod options;
 mod outbox;
 pub(crate) mod outgoing_queue;
+mod pacing;
 mod peer;
 mod peer_stream;
 mod peer_table;

@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 
 use super::clock::TransportClock;
 use super::outgoing_queue::{Batch, OutgoingQueue};
+use super::pacing::ProbePurpose;
 use super::status::LocalStatus;
 use crate::network::frame::Kind;
 
@@ -54,6 +55,13 @@ impl Outbox {
         self.ready.notify_one();
     }
 
+    /// The peer has answered a heartbeat; returns what that was for.
+    pub(crate) fn answered(&self, token: u64, round_trip_us: u64) -> ProbePurpose {
+        let purpose = self.waiting.lock().answered(token, round_trip_us);
+        self.ready.notify_one();
+        purpose
+    }
+
     /// Adds the facts of this node; they replace those that wait.
     pub(crate) fn facts(&self, facts: Bytes) {
         self.waiting.lock().facts(facts);
@@ -63,8 +71,8 @@ impl Outbox {
     /// Waits for something to write. For one writer only. Cancel-safe.
     pub(crate) async fn next(&self) -> Batch {
         loop {
-            let (load, now_ms) = (self.status.load(), self.clock.now_ms());
-            let batch = self.waiting.lock().take(&load, now_ms);
+            let (load, now_us) = (self.status.load(), self.clock.now_us());
+            let batch = self.waiting.lock().take(&load, now_us);
             if let Some(batch) = batch {
                 return batch;
             }

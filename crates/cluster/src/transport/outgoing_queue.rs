@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
 
+use super::pacing::{Pacing, ProbePurpose};
 use super::status::SentLoad;
 use crate::network::frame::{self, Kind};
 
@@ -25,6 +26,7 @@ pub(crate) struct OutgoingQueue {
     control: VecDeque<(Kind, Vec<u8>)>,
     ping: Option<u64>,
     pong: Option<u64>,
+    pacing: Pacing,
     sent_load: SentLoad,
     facts: Option<Bytes>,
     someone_was_refused: bool,
@@ -46,6 +48,7 @@ impl OutgoingQueue {
             control: VecDeque::new(),
             ping: None,
             pong: None,
+            pacing: Pacing::default(),
             sent_load: SentLoad::default(),
             facts: None,
             someone_was_refused: false,
@@ -86,14 +89,22 @@ impl OutgoingQueue {
         self.facts = Some(facts);
     }
 
-    /// The next batch; `None` if nothing waits. The load of this node goes with it if it is due.
-    pub(crate) fn take(&mut self, load: &Bytes, now_ms: u64) -> Option<Batch> {
+    /// The peer has answered a heartbeat; returns what that was for. More may be sent now.
+    pub(crate) fn answered(&mut self, token: u64, round_trip_us: u64) -> ProbePurpose {
+        self.pacing.answered(token, round_trip_us)
+    }
+
+    /// The next batch; `None` if nothing waits, or enough of the node's data is on its way. The load of this node goes with it
+    /// if it is due.
+    pub(crate) fn take(&mut self, load: &Bytes, now_us: u64) -> Option<Batch> {
+        let now_ms = now_us / 1_000;
         let mut batch = Batch { bytes: BytesMut::new(), data_bytes: 0 };
-        let (pong, ping) = (self.pong.take(), self.ping.take());
-        for (kind, token) in [(Kind::Pong, pong), (Kind::Ping, ping)] {
-            if let Some(token) = token {
-                frame::put(&mut batch.bytes, kind, &token.to_be_bytes());
-            }
+        if let Some(token) = self.pong.take() {
+            frame::put(&mut batch.bytes, Kind::Pong, &token.to_be_bytes());
+        }
+        if let Some(sent_us) = self.ping.take() {
+            let token = self.pacing.heartbeat(sent_us);
+            frame::put(&mut batch.bytes, Kind::Ping, &token.to_be_bytes());
         }
         if let Some(facts) = self.facts.take() {
             frame::put(&mut batch.bytes, Kind::Facts, &facts);
@@ -104,10 +115,16 @@ impl OutgoingQueue {
             frame::put(&mut batch.bytes, kind, &body);
         }
         while batch.bytes.len() < BATCH_BYTES
+            && self.pacing.has_room()
             && let Some(body) = self.frames.pop_front()
         {
             frame::put(&mut batch.bytes, Kind::Data, &body);
             batch.data_bytes += cost_bytes(&body);
+            self.pacing.sent(body.len());
+        }
+        if self.pacing.needs_mark() {
+            let token = self.pacing.mark(now_us);
+            frame::put(&mut batch.bytes, Kind::Ping, &token.to_be_bytes());
         }
         if batch.bytes.is_empty() {
             return None;

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::event::DownReason;
 use super::node_starts::NodeStart;
 use super::outbox::Outbox;
+use super::pacing::ProbePurpose;
 use super::peer_stream::{OpenStreamError, PeerStream, PeerStreams};
 use super::status::{PeerStatus, ReceivedStatus, RoundTrips};
 use crate::Certificate;
@@ -130,7 +131,10 @@ impl Peer {
 
     /// The heartbeat sent at `sent_us` was answered after `rtt_us`.
     pub(crate) fn heartbeat_answered(&self, sent_us: u64, rtt_us: u64) {
-        self.round_trips.lock().add(rtt_us);
+        // Those behind data say how long a queue is, not how far the peer is.
+        if self.outbox.answered(sent_us, rtt_us) == ProbePurpose::Liveness {
+            self.round_trips.lock().add(rtt_us);
+        }
         self.answered_us.fetch_max(sent_us, Ordering::AcqRel);
         self.answered.notify_waiters();
     }

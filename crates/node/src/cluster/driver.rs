@@ -197,12 +197,16 @@ impl Running {
         }
     }
 
+    fn count_tombstones(&mut self) {
+        self.store.objects().deletions().set_tombstones(self.replica.objects_with_deletions() as u64);
+    }
+
     /// Drops tombstones of deletions that every member has, some at a time.
     async fn drop_tombstones(&mut self) {
         let agreed_ms = self.machine.agreed_ms();
         let deletions = self.store.objects().deletions();
         deletions.set_agreed(agreed_ms);
-        deletions.set_tombstones(self.replica.objects_with_deletions() as u64);
+        self.count_tombstones();
         let droppable_ms = self.machine.droppable_ms();
         let agreed = self.replica.deletions_until(droppable_ms, DROPPED_TOMBSTONES);
         self.drops_more = !agreed.is_empty();
@@ -274,6 +278,9 @@ impl Running {
         let mut objects: HashMap<ObjectKey, ObjectDelta> = HashMap::new();
         for (key, PeerDelta { delta, depth }) in deltas {
             let object = ObjectKey::new(key.app(), key.object());
+            if delta.tombstone_ms().is_some() {
+                self.replica.deleted(object.clone());
+            }
             objects.entry(object).or_default().add(key.field(), delta, depth);
         }
         let mut events = Vec::with_capacity(objects.len());
@@ -283,6 +290,7 @@ impl Running {
             let policy = Policy { interval: class.interval, copies: class.copies };
             events.push(Event::Changed { object, delta, policy });
         }
+        self.count_tombstones();
         self.handle(events).await;
     }
 
@@ -391,6 +399,7 @@ impl Running {
                 self.replica.received(object, copies, &fields);
             }
         }
+        self.count_tombstones();
         self.grant(bounded).await;
         true
     }

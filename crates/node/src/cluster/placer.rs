@@ -1,6 +1,6 @@
 //! Where invocations run: the placement policies over the view of the cluster.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, LazyLock, OnceLock};
 
 use arc_swap::ArcSwap;
@@ -10,14 +10,15 @@ use edgefaas_cluster::placement::{
     Call, DEFAULT_TAG, Decision, Explanation, FunctionFacts, Health, Known, KnownFunction, Load, Loads,
     PlacedCall, Policy, Table, Warning, Worker, WorkerIndex, WorkerSet, Workers, check,
 };
-use edgefaas_cluster::status::{Readiness, Runs, function_digest};
+use edgefaas_cluster::status::{AppFact, Readiness, Runs, function_digest};
 use edgefaas_functions::invocation::Invocation;
-use edgefaas_functions::registry::{Code, LiveFunction, Registry, Routes};
+use edgefaas_functions::registry::{Code, LiveApp, LiveFunction, Registry, Routes};
 use edgefaas_functions::remote::{NoNode, NodeFailure, Placement, Placer, RemoteNode, Share, ThisNode};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::Cluster;
+use super::app_facts::live_revision;
 use super::view::{ClusterView, MemberView};
 
 /// Function memory that an invocation needs to start, at most; it may use more later, up to its limit.
@@ -345,16 +346,15 @@ fn table(
     let workers = Arc::new(Workers::new(worker(local), others.map(worker)));
     let me = cluster.me.node_id;
     let apps = places_of_apps(cluster, &workers);
+    let complete = complete_apps(cluster, routes);
     let facts = routes.functions().map(|function| {
         let Places { mut code, mut data, alone } = apps.get(&*function.app).copied().unwrap_or_default();
         // What runs here is known better than reported. An app that is deployed to this node alone has its objects here.
         if let Some(here) = workers.index_of(me) {
             // What was deployed to it alone, it runs for its own calls.
             let runs_here = function.code == Code::Here && (entry == me || !alone.contains(here));
-            let lacks =
-                cluster.me.facts.apps.iter().any(|app| *app.app == *function.app && app.lacks_objects);
             put(&mut code, here, runs_here);
-            put(&mut data, here, runs_here && !lacks);
+            put(&mut data, here, runs_here && complete.contains(&*function.app));
         }
         FunctionFacts {
             name: function.name.clone(),
@@ -411,6 +411,18 @@ struct Places {
     alone: WorkerSet,
     /// Those with the code that are connected, and where all objects of its functions have arrived.
     data: WorkerSet,
+}
+
+/// The apps of this node whose objects are all here. One that is live since a moment ago, and not in the facts yet, may
+/// lack some.
+fn complete_apps<'a>(cluster: &ClusterView, routes: &'a Routes) -> HashSet<&'a str> {
+    let facts: HashMap<&str, &AppFact> =
+        cluster.me.facts.apps.iter().map(|fact| (fact.app.as_str(), fact)).collect();
+    let is_complete = |app: &&Arc<LiveApp>| {
+        let fact = facts.get(&*app.name);
+        fact.is_some_and(|fact| !fact.lacks_objects && fact.live == live_revision(app))
+    };
+    routes.apps().filter(is_complete).map(|app| &*app.name).collect()
 }
 
 /// The places of the apps that the members report.

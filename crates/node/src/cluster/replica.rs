@@ -2,7 +2,7 @@
 
 mod bucket;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -28,13 +28,15 @@ struct Index {
     buckets: Vec<Bucket>,
     /// Objects with deletions, by the time of the oldest.
     deletions: BTreeSet<(u64, ObjectKey)>,
+    /// Objects that had none when their digests were computed, with a deletion since then.
+    deleted: HashSet<ObjectKey>,
 }
 
 impl LocalReplica {
     /// Lists all local objects with their digests. Blocks.
     pub fn open(objects: Arc<Objects>, clock: Clock) -> Self {
         let buckets = std::iter::repeat_with(Bucket::default).take(256).collect();
-        let mut index = Index { buckets, deletions: BTreeSet::new() };
+        let mut index = Index { buckets, deletions: BTreeSet::new(), deleted: HashSet::new() };
         let mut apps: HashMap<String, Arc<str>> = HashMap::new();
         let mut key_of = |key: &FieldKey| {
             let app = apps.entry(key.app().to_owned()).or_insert_with(|| key.app().into()).clone();
@@ -65,13 +67,23 @@ impl LocalReplica {
         self.index.get_mut().changed(key);
     }
 
+    /// A field of an object was deleted here.
+    pub fn deleted(&mut self, key: ObjectKey) {
+        self.index.get_mut().deleted(key);
+    }
+
     /// An object changed by what a peer sent: the digest of a new object is that of what came.
     pub fn received(&mut self, key: ObjectKey, copies: u8, fields: &[(FieldKey, StateDelta)]) {
         let index = self.index.get_mut();
         let bucket = index.bucket(&key);
         let is_known = bucket.objects.contains_key(&key) || bucket.stale.contains(&key);
         match is_known {
-            true => index.changed(key.clone()),
+            true => {
+                index.changed(key.clone());
+                if fields.iter().any(|(_, delta)| delta.tombstone_ms().is_some()) {
+                    index.deleted(key.clone());
+                }
+            }
             false => {
                 let mut hasher = Hasher::default();
                 for (field, delta) in fields {
@@ -110,7 +122,8 @@ impl LocalReplica {
 
     /// Number of objects with deletions.
     pub fn objects_with_deletions(&mut self) -> usize {
-        self.index.get_mut().deletions.len()
+        let index = self.index.get_mut();
+        index.deletions.len() + index.deleted.len()
     }
 
     fn fields(&self, object: &ObjectKey) -> Vec<FieldKey> {
@@ -177,8 +190,15 @@ impl Index {
         bucket.stale.insert(key);
     }
 
+    fn deleted(&mut self, key: ObjectKey) {
+        if !self.bucket(&key).deletions.contains_key(&key) {
+            self.deleted.insert(key);
+        }
+    }
+
     /// Sets the digests of an object; `None` if it does not exist.
     fn set(&mut self, key: ObjectKey, digests: Option<Digests>) {
+        self.deleted.remove(&key);
         let bucket = &mut self.buckets[bucket_of(&key)];
         bucket.version += 1;
         if let Some(before) = bucket.deletions.remove(&key) {

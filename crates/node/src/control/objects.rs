@@ -406,7 +406,7 @@ fn commit_status(error: CommitError) -> Status {
         CommitError::Failed(_) => (Code::Internal, "STORE_FAILED"),
         CommitError::Closed => (Code::Unavailable, "STORE_FAILED"),
         CommitError::Field(FieldRefused::OverQuota { .. }) => (Code::ResourceExhausted, "QUOTA_EXCEEDED"),
-        CommitError::Field(FieldRefused::TooManyFields { .. }) => {
+        CommitError::Field(FieldRefused::TooManyFields { .. } | FieldRefused::TooManyDeletions { .. }) => {
             (Code::ResourceExhausted, "TOO_MANY_FIELDS")
         }
         CommitError::Field(FieldRefused::Apply { error, .. }) => match error {

@@ -53,13 +53,15 @@ pub(super) async fn routes(
         .max_encoding_message_size(message_bytes);
     health.set_serving::<ControlServer<ControlService>>().await;
     let mut routes = tonic::service::Routes::new(service).add_service(health_service);
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(edgefaas_api::FILE_DESCRIPTOR_SET)
-        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .build_v1();
-    match reflection {
-        Ok(reflection) => routes = routes.add_service(reflection),
-        Err(error) => tracing::error!(%error, "gRPC reflection is unavailable"),
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(edgefaas_api::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    // Some clients know only the earlier version.
+    match (reflection().build_v1(), reflection().build_v1alpha()) {
+        (Ok(current), Ok(earlier)) => routes = routes.add_service(current).add_service(earlier),
+        (Err(error), _) | (_, Err(error)) => tracing::error!(%error, "gRPC reflection is unavailable"),
     }
     routes.into_axum_router()
 }

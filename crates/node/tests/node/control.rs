@@ -88,6 +88,34 @@ async fn reflection_and_health_are_served() {
     let mut health = HealthClient::new(channel(node.addresses.control).await);
     let answer = health.check(request).await.unwrap().into_inner();
     assert_eq!(answer.status, 1);
+
+    macro_rules! services {
+        ($version:ident) => {{
+            use tonic_reflection::pb::$version::server_reflection_client::ServerReflectionClient;
+            use tonic_reflection::pb::$version::server_reflection_request::MessageRequest;
+            use tonic_reflection::pb::$version::server_reflection_response::MessageResponse;
+            let message_request = Some(MessageRequest::ListServices(String::new()));
+            let asked = tonic_reflection::pb::$version::ServerReflectionRequest {
+                host: String::new(),
+                message_request,
+            };
+            let mut request = tonic::Request::new(tokio_stream::once(asked));
+            request
+                .metadata_mut()
+                .insert("authorization", format!("Bearer {}", node.token).parse().unwrap());
+            let mut client = ServerReflectionClient::new(channel(node.addresses.control).await);
+            let mut answers = client.server_reflection_info(request).await.unwrap().into_inner();
+            match in_time(answers.message()).await.unwrap().unwrap().message_response {
+                Some(MessageResponse::ListServicesResponse(list)) => {
+                    list.service.into_iter().map(|service| service.name).collect::<Vec<_>>()
+                }
+                other => panic!("{other:?}"),
+            }
+        }};
+    }
+    for services in [services!(v1), services!(v1alpha)] {
+        assert!(services.contains(&"edgefaas.objects.v1.Objects".to_owned()), "{services:?}");
+    }
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ pub(crate) enum FieldChange {
     Expire,
     /// The time to live of the object begins.
     Touch,
-    /// The object has expired: its last change need not be known any more.
+    /// The object has expired, or does not expire any more: its last change need not be known.
     Forget,
     /// Drops the tombstone of a deletion that was made up to this time.
     Drop { up_to_ms: u64 },

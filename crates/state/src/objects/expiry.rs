@@ -140,6 +140,19 @@ pub(crate) fn expired(
     Ok(found)
 }
 
+/// Objects that have an entry and do not expire: their class has no time to live any more. Each an app and a name.
+pub(crate) fn stale(space: &Keyspace, objects: &Objects) -> Result<Vec<(String, String)>, StoreError> {
+    let mut found = Vec::new();
+    for entry in space.iter() {
+        let key = entry.key()?;
+        let Some((app, object)) = names(&key) else { continue };
+        if objects.class(app, object).ttl.is_none() {
+            found.push((app.to_owned(), object.to_owned()));
+        }
+    }
+    Ok(found)
+}
+
 /// A key of each object that expires and has no entry.
 pub(crate) fn unknown(space: &Keyspace, objects: &Objects) -> Vec<FieldKey> {
     let mut found: BTreeSet<FieldKey> = BTreeSet::new();

@@ -5,6 +5,7 @@
 //! on the disk.
 
 pub(crate) mod footprint;
+mod quota;
 mod unwritten;
 mod working;
 
@@ -20,6 +21,7 @@ use edgefaas_manifest::{ObjectClass, ObjectDurability, Origin};
 use edgefaas_platform::Clock;
 use fjall::OwnedWriteBatch;
 
+use self::quota::{ObjectSize, uncount};
 use self::unwritten::UnwrittenFields;
 use self::working::{Before, Deltas, Due, OnDisk, Working};
 use super::change::{FieldChange, PeerDelta};
@@ -27,14 +29,11 @@ use super::expiry::LastChanges;
 use super::key::FieldKey;
 use super::table::{Objects, Slot};
 use super::watch::ChangeNotice;
-use super::{MAX_FIELDS_PER_OBJECT, MAX_RECORDS_PER_OBJECT, record};
 use crate::error::{CommitError, FieldRefused, StoreError};
 use crate::store::Durability;
 
 /// Smaller fields are copied to be changed, and written as a whole.
 const LARGE_FIELD_BYTES: usize = 4096;
-/// Maximum number of objects whose sizes are cached; the size of any other object is computed again.
-const MAX_SIZES: usize = 65_536;
 /// Maximum number of an update, or amount, in a record that is dropped. A field with a larger one keeps its tombstone until the
 /// node restarts, since all later fields would begin above it.
 const MAX_DROPPED_NUMBER: u64 = 1 << 40;
@@ -57,20 +56,6 @@ pub(crate) struct FieldWriter {
     skew_told: bool,
     /// The replica, with the numbers that it used in dropped records.
     writer: Writer,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct ObjectSize {
-    bytes: u64,
-    fields: usize,
-    tombstones: usize,
-}
-
-impl ObjectSize {
-    fn count(&mut self, (fields, tombstones): (i64, i64)) {
-        self.fields = self.fields.saturating_add_signed(fields as isize);
-        self.tombstones = self.tombstones.saturating_add_signed(tombstones as isize);
-    }
 }
 
 impl FieldWriter {
@@ -489,7 +474,11 @@ impl FieldWriter {
         if !matches!(change, FieldChange::Expire | FieldChange::Touch | FieldChange::Forget) {
             return Ok(Some(change));
         }
-        let (Some(ttl), object, now_ms) = (ttl, key.object_prefix(), self.clock.now_unix_ms()) else {
+        let (object, now_ms) = (key.object_prefix(), self.clock.now_unix_ms());
+        let Some(ttl) = ttl else {
+            if matches!(change, FieldChange::Forget) {
+                self.last_changes.forget(object);
+            }
             return Ok(None);
         };
         if matches!(change, FieldChange::Touch) {
@@ -503,85 +492,6 @@ impl FieldWriter {
             _ => {}
         }
         Ok(None)
-    }
-
-    fn check_quota(
-        &mut self,
-        key: &FieldKey,
-        operation: &Operation,
-        quota_bytes: u64,
-    ) -> Result<(), CommitError> {
-        if self.sizes.len() > MAX_SIZES {
-            self.sizes.clear();
-        }
-        let size = match self.sizes.get(key.object_prefix()) {
-            Some(size) => *size,
-            None => {
-                let mut size = ObjectSize::default();
-                for entry in self.objects.space().prefix(key.object_prefix()) {
-                    let (key, value) = entry.into_inner().map_err(|error| failed(error.into()))?;
-                    size.bytes += (key.len() + value.len()) as u64;
-                    if record::split_change_key(&key).is_none() {
-                        let is_tombstone = record::is_tombstone(&value);
-                        size.fields += usize::from(!is_tombstone);
-                        size.tombstones += usize::from(is_tombstone);
-                    }
-                }
-                // Unwritten fields count as well.
-                let prefix = key.object_prefix();
-                let unwritten = self.unwritten.iter().filter(|(key, _)| key.object_prefix() == prefix);
-                let of_group = self.working.iter().filter(|(key, _)| key.object_prefix() == prefix);
-                for (key, unwritten) in unwritten {
-                    size.bytes += if self.working.contains_key(key) { 0 } else { unwritten.counted_bytes };
-                }
-                for (_, working) in of_group {
-                    size.bytes += working.size.counted_bytes;
-                    size.count(working.counts());
-                }
-                self.sizes.insert(prefix.into(), size);
-                size
-            }
-        };
-        let new_bytes = operation.size_bytes() as u64;
-        if self.grows(key, operation) && size.bytes + new_bytes > quota_bytes {
-            let (object, bytes) = (key.object().to_owned(), size.bytes);
-            return Err(
-                FieldRefused::OverQuota { object, bytes, more_bytes: new_bytes, quota_bytes }.into()
-            );
-        }
-        let is_known = || match self.working.get(key) {
-            Some(working) => working.read(|field| field.live().is_some()),
-            None => self.objects.read(key, |field| field.is_some()).unwrap_or(false),
-        };
-        let is_full =
-            size.fields >= MAX_FIELDS_PER_OBJECT || size.fields + size.tombstones >= MAX_RECORDS_PER_OBJECT;
-        if is_full && !is_known() {
-            return Err(FieldRefused::TooManyFields { object: key.object().to_owned() }.into());
-        }
-        Ok(())
-    }
-
-    /// True if a change may make its field larger.
-    pub fn grow(&self, changes: &[(FieldKey, FieldChange)]) -> bool {
-        changes.iter().any(|(key, change)| match change {
-            FieldChange::Operate(operation) => self.grows(key, operation),
-            FieldChange::Merge { .. } | FieldChange::Import(_) => true,
-            FieldChange::Delete
-            | FieldChange::Expire
-            | FieldChange::Touch
-            | FieldChange::Forget
-            | FieldChange::Drop { .. } => false,
-        })
-    }
-
-    /// True if an operation may make its field larger. Operations that do not are accepted even over the quota.
-    fn grows(&self, key: &FieldKey, operation: &Operation) -> bool {
-        let Operation::RegisterSet(value) = operation else { return grows(operation) };
-        let length = |field: Option<&Field>| {
-            let register = field.and_then(|field| field.register(key.field()).ok());
-            register.and_then(|register| register.get()).map_or(0, |value| value.len())
-        };
-        value.len() > self.objects.read(key, length).unwrap_or(0)
     }
 
     /// Rolls a field back to its state before a refused batch.
@@ -646,30 +556,6 @@ fn spends_shares(operation: &Operation) -> bool {
     match operation {
         Operation::MapUpdate(_, inner) => spends_shares(inner),
         other => other.field_type() == FieldType::BoundedCounter,
-    }
-}
-
-/// True if the operation may make its field larger. Removals are accepted even over the quota.
-fn grows(operation: &Operation) -> bool {
-    match operation {
-        Operation::MapUpdate(_, inner) => grows(inner),
-        Operation::TextSplice { insert, .. } => !insert.is_empty(),
-        Operation::SetRemove(_)
-        | Operation::SetClear
-        | Operation::MapRemove(_)
-        | Operation::MapClear
-        | Operation::ListRemove(_)
-        | Operation::JsonRemove { .. } => false,
-        _ => true,
-    }
-}
-
-/// Restores the counted size of a field that is rolled back.
-fn uncount(sizes: &mut HashMap<Arc<str>, ObjectSize>, key: &FieldKey, working: &Working) {
-    if let Some(size) = sizes.get_mut(key.object_prefix()) {
-        let (fields, tombstones) = working.counts();
-        size.count((-fields, -tombstones));
-        size.bytes = size.bytes.saturating_sub(working.size.counted_bytes) + working.size.carried_bytes;
     }
 }
 

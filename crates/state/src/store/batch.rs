@@ -95,6 +95,11 @@ impl Batch {
     /// Deletes the fields of an object, if its time to live is over when the batch is applied.
     pub fn expire(&mut self, app: &str, object: &str, fields: Vec<FieldKey>) {
         self.fields.extend(fields.into_iter().map(|key| (key, FieldChange::Expire)));
+        self.forget_last_change(app, object);
+    }
+
+    /// Forgets the last change of an object that has expired, or that does not expire any more.
+    pub fn forget_last_change(&mut self, app: &str, object: &str) {
         // The field has no meaning: the change is one of the object.
         self.fields.push((FieldKey::new(app, object, "*"), FieldChange::Forget));
     }

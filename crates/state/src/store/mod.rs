@@ -254,6 +254,14 @@ impl Store {
         expiry::expired(&self.spaces.expiry, &self.objects, now_unix_ms, limit)
     }
 
+    /// Objects whose last change is known and that do not expire any more, each an app and a name. Blocks.
+    ///
+    /// # Errors
+    /// The disk cannot be read.
+    pub fn objects_that_stay(&self) -> Result<Vec<(String, String)>, StoreError> {
+        expiry::stale(&self.spaces.expiry, &self.objects)
+    }
+
     /// Objects that expire and whose last change is not known: they have changed before their class had a time to live. Blocks.
     pub fn objects_without_last_change(&self) -> Vec<FieldKey> {
         expiry::unknown(&self.spaces.expiry, &self.objects)

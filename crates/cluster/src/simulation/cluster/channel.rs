@@ -101,14 +101,14 @@ impl<R: SimulatedReplica> ClusterSimulation<R> {
 
     /// Writes what waits, one batch after another.
     pub(super) fn flush(&mut self, from: usize, to: usize) {
-        let (now_us, now_ms, count) = (self.now_us, self.now_ms(), self.nodes.len());
+        let (now_us, count) = (self.now_us, self.nodes.len());
         loop {
             let node = &mut self.nodes[from];
             let Some(end) = self.ends[from * count + to].as_deref_mut() else { return };
             if end.writing.is_some() {
                 return;
             }
-            let Some(mut batch) = end.queue.take(&node.load, now_ms) else { return };
+            let Some(mut batch) = end.queue.take(&node.load, now_us) else { return };
             let bytes = batch.bytes.split().freeze();
             let wire_bytes = bytes.len() + PACKET_BYTES;
             node.traffic.packet(wire_bytes);
@@ -156,7 +156,7 @@ impl<R: SimulatedReplica> ClusterSimulation<R> {
         if !self.zones.is_reachable(from, to) {
             return;
         }
-        let now_ms = self.now_ms();
+        let (now_us, now_ms) = (self.now_us, self.now_ms());
         let Some(end) = self.end_mut(to, from).filter(|end| end.connection == connection) else { return };
         end.liveness.received(now_ms);
         while let Some((kind, body)) = frame::split(&mut bytes) {
@@ -165,6 +165,11 @@ impl<R: SimulatedReplica> ClusterSimulation<R> {
                 Kind::Ping => {
                     if let Ok(token) = <[u8; 8]>::try_from(&*body) {
                         end.queue.pong(u64::from_be_bytes(token));
+                    }
+                }
+                Kind::Pong => {
+                    if let Ok(token) = <[u8; 8]>::try_from(&*body).map(u64::from_be_bytes) {
+                        end.queue.answered(token, now_us.saturating_sub(token));
                     }
                 }
                 Kind::Load => end.heard_load = Some(body),

@@ -1,3 +1,4 @@
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use edgefaas_platform::Clock;
 
 use super::*;
 use crate::error::CommitError;
-use crate::objects::WatchScope;
+use crate::objects::{MAX_FIELDS_PER_OBJECT, WatchScope};
 use crate::store::{Batch, Durability, Store, StoreOptions};
 
 const NOW_MS: u64 = 1_800_000_000_000;
@@ -185,6 +186,46 @@ async fn a_member_keeps_a_tombstone_until_it_is_dropped() {
     assert_eq!(value(&store, "f"), Some(Value::Register(Some("x".into()))));
 }
 
+#[tokio::test]
+async fn a_field_takes_the_place_of_its_tombstone_in_an_object_that_is_full_of_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    store.objects().collect_for_peers();
+    let names = |range: Range<usize>| range.map(|number| key(&format!("f{number}")));
+    for from in (0..MAX_RECORDS_PER_OBJECT).step_by(MAX_FIELDS_PER_OBJECT) {
+        for step in (from..from + MAX_FIELDS_PER_OBJECT).step_by(1_000) {
+            let add = |batch: &mut Batch| {
+                names(step..step + 1_000).for_each(|key| batch.operate(key, Operation::CounterAdd(1)));
+            };
+            change(&store, add).await.unwrap();
+        }
+        let full =
+            change(&store, |batch| batch.operate(key("new"), Operation::CounterAdd(1))).await.unwrap_err();
+        assert!(full.to_string().contains("has 10000 fields already"), "{full}");
+        for step in (from..from + MAX_FIELDS_PER_OBJECT).step_by(1_000) {
+            change(&store, |batch| names(step..step + 1_000).for_each(|key| batch.delete_field(key)))
+                .await
+                .unwrap();
+        }
+    }
+    let full =
+        change(&store, |batch| batch.operate(key("new"), Operation::CounterAdd(1))).await.unwrap_err();
+    assert!(full.to_string().contains("has 0 fields, and 20000 deleted ones"), "{full}");
+    change(&store, |batch| batch.operate(key("f7"), Operation::CounterAdd(1))).await.unwrap();
+    assert_eq!(value(&store, "f7"), Some(Value::Integer(1)));
+    // Also one that is in the same batch as its deletion.
+    let again = |batch: &mut Batch| {
+        batch.delete_field(key("f7"));
+        batch.operate(key("f7"), Operation::CounterAdd(2));
+    };
+    change(&store, again).await.unwrap();
+    assert_eq!(value(&store, "f7"), Some(Value::Integer(2)));
+    // Dropped tombstones make room.
+    let drop = |batch: &mut Batch| names(8..108).for_each(|key| batch.drop_tombstone(key, NOW_MS));
+    change(&store, drop).await.unwrap();
+    change(&store, |batch| batch.operate(key("new"), Operation::CounterAdd(1))).await.unwrap();
+}
+
 /// A member that lacks the deletion sends the field: it gets the deletion again, with a new time.
 #[tokio::test]
 async fn a_deletion_that_a_member_lacks_is_told_again() {
@@ -230,11 +271,14 @@ async fn a_watch_is_told_of_a_deletion() {
 fn open_at(dir: &Path, now_ms: &Arc<AtomicU64>, ttl: Duration) -> Arc<Store> {
     let now_ms = now_ms.clone();
     let store = Store::open(&StoreOptions::small(dir), Clock::new(move || now_ms.load(Relaxed))).unwrap();
-    let mut classes = Classes::default();
-    let class = ObjectClass { ttl: Some(ttl), ..ObjectClass::default() };
-    classes.add("app".into(), [("session-*".to_owned(), class)]);
-    store.objects().set_classes(classes);
+    set_ttl(&store, Some(ttl));
     Arc::new(store)
+}
+
+fn set_ttl(store: &Store, ttl: Option<Duration>) {
+    let mut classes = Classes::default();
+    classes.add("app".into(), [("session-*".to_owned(), ObjectClass { ttl, ..ObjectClass::default() })]);
+    store.objects().set_classes(classes);
 }
 
 #[tokio::test]
@@ -295,4 +339,24 @@ async fn the_time_to_live_of_an_old_object_begins_when_it_is_seen() {
     assert_eq!(store.objects_without_last_change(), []);
     now_ms.fetch_add(11_000, Relaxed);
     assert_eq!(store.expired_objects(now_ms.load(Relaxed), 10).unwrap().objects.len(), 1);
+}
+
+#[tokio::test]
+async fn the_time_to_live_begins_anew_when_a_class_gets_it_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let now_ms = Arc::new(AtomicU64::new(NOW_MS));
+    let ttl = Duration::from_secs(10);
+    let store = open_at(dir.path(), &now_ms, ttl);
+    let session = FieldKey::new("app", "session-1", "n");
+    change(&store, |batch| batch.operate(session.clone(), Operation::CounterAdd(1))).await.unwrap();
+    assert_eq!(store.objects_that_stay().unwrap(), []);
+    set_ttl(&store, None);
+    let staying = store.objects_that_stay().unwrap();
+    assert_eq!(staying, [("app".to_owned(), "session-1".to_owned())]);
+    change(&store, |batch| batch.forget_last_change("app", "session-1")).await.unwrap();
+    assert_eq!(store.objects_that_stay().unwrap(), []);
+    now_ms.fetch_add(60_000, Relaxed);
+    set_ttl(&store, Some(ttl));
+    assert!(store.expired_objects(now_ms.load(Relaxed), 10).unwrap().objects.is_empty());
+    assert_eq!(store.objects_without_last_change(), [session]);
 }
