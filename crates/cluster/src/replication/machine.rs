@@ -151,6 +151,11 @@ impl<D: Delta> Replication<D> {
         self.pending.weight_bytes() + self.peers.values().map(Peer::waiting_bytes).sum::<usize>()
     }
 
+    /// True while objects of a round wait to be sent: a member lacks them.
+    pub fn sends_objects(&self) -> bool {
+        self.peers.values().any(|peer| !peer.work.is_empty())
+    }
+
     /// Figures since the start.
     pub fn counters(&self) -> &Counters {
         &self.counters

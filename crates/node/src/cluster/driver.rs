@@ -15,7 +15,7 @@ use edgefaas_crdt::{Field, FieldType, Operation, StateDelta};
 use edgefaas_functions::registry::{Code, Registry, Routes};
 use edgefaas_platform::Clock;
 use edgefaas_state::objects::{CLUSTER_APP, FieldKey, FoldScope, PeerDelta, Recoveries, own_object};
-use edgefaas_state::store::{Batch, Durability, Store, StoreError};
+use edgefaas_state::store::{Batch, CommitError, Durability, Store, StoreError};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -23,7 +23,7 @@ use super::REVOKED;
 use super::delta::{self, ObjectDelta};
 use super::files::ClusterFiles;
 use super::replica::LocalReplica;
-use super::throttle::{Cooldown, Throttle};
+use super::throttle::{Before, Cooldown, Throttle};
 
 /// Maximum number of frames handled before their changes are committed.
 const GROUP_FRAMES: usize = 64;
@@ -139,7 +139,11 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
             () = tick => {
                 let late = deadline.map_or(Duration::ZERO, |at| at.elapsed());
                 running.handle([Event::Tick]).await;
-                after_tick = Cooldown::after(running.take_busy(), late, Instant::now());
+                let next = match running.machine.sends_objects() {
+                    true => Before::Objects,
+                    false => Before::Changes,
+                };
+                after_tick = Cooldown::after(running.take_busy(), late, Instant::now()).before(next);
             }
         }
         let now = Instant::now();
@@ -368,32 +372,28 @@ impl Running {
 
     /// Stores changes of members; false if that failed, and they have to come again.
     async fn merge(&mut self, mut merges: Vec<Received>) -> bool {
-        let mut batch = Batch::default();
-        let mut bounded = Vec::new();
         let agreed_ms = self.machine.agreed_ms();
-        for Received { fields, depth, .. } in &mut merges {
-            fields.retain(|(key, delta)| match self.store.objects().has_record(key) {
-                // A member has not dropped the tombstone yet.
-                Ok(false) => delta.tombstone_ms().is_none_or(|deleted_ms| deleted_ms > agreed_ms),
-                Ok(true) => true,
-                // A damaged field must not block the other fields.
-                Err(error) => {
-                    tracing::error!(field = ?key, %error, "a field cannot be read: changes of other members are not merged into it");
-                    false
-                }
+        for Received { fields, .. } in &mut merges {
+            // A member has not dropped the tombstone yet.
+            fields.retain(|(key, delta)| {
+                let is_old = delta.tombstone_ms().is_some_and(|deleted_ms| deleted_ms <= agreed_ms);
+                !is_old || !matches!(self.store.objects().has_record(key), Ok(false))
             });
-            for (key, delta) in fields {
-                if delta.field_type() == FieldType::BoundedCounter {
-                    bounded.push(key.clone());
-                }
-                batch.merge(key.clone(), delta.clone(), *depth);
-            }
         }
-        if let Err(error) = self.store.committer().commit(batch, Durability::Written).await {
+        let mut stored = self.store_merges(&merges).await;
+        if stored.is_err() && self.leave_damaged_out(&mut merges) {
+            stored = self.store_merges(&merges).await;
+        }
+        if let Err(error) = stored {
             // The next comparison with the sender finds the missing changes.
             tracing::warn!(%error, "changes of other members could not be stored");
             return false;
         }
+        let is_bounded = |(key, delta): &(FieldKey, StateDelta)| {
+            (delta.field_type() == FieldType::BoundedCounter).then(|| key.clone())
+        };
+        let bounded =
+            merges.iter().flat_map(|received| received.fields.iter().filter_map(is_bounded)).collect();
         for Received { object, copies, fields, .. } in merges {
             if !fields.is_empty() {
                 self.replica.received(object, copies, &fields);
@@ -402,6 +402,30 @@ impl Running {
         self.count_tombstones();
         self.grant(bounded).await;
         true
+    }
+
+    async fn store_merges(&self, merges: &[Received]) -> Result<(), CommitError> {
+        let mut batch = Batch::default();
+        for Received { fields, depth, .. } in merges {
+            fields.iter().for_each(|(key, delta)| batch.merge(key.clone(), delta.clone(), *depth));
+        }
+        self.store.committer().commit(batch, Durability::Written).await
+    }
+
+    /// Removes the changes of fields that cannot be read, so that they do not block those of others; false if there are none.
+    fn leave_damaged_out(&self, merges: &mut [Received]) -> bool {
+        let mut has_damaged = false;
+        for Received { fields, .. } in merges {
+            fields.retain(|(key, _)| {
+                let readable = self.store.objects().has_record(key);
+                if let Err(error) = &readable {
+                    has_damaged = true;
+                    tracing::error!(field = ?key, %error, "a field cannot be read: changes of other members are not merged into it");
+                }
+                readable.is_ok()
+            });
+        }
+        has_damaged
     }
 
     /// Grants shares of this node to members that have requested them.

@@ -16,6 +16,9 @@ use parking_lot::RwLock;
 use super::delta::ObjectDelta;
 use bucket::{Answer, Bucket, Digests, Hasher, Known};
 
+/// Objects that must have changed before one look at all objects is cheaper than one at each of them.
+const MIN_SCANNED: usize = 4_096;
+
 /// Objects of this node, with cached digests.
 pub struct LocalReplica {
     objects: Arc<Objects>,
@@ -37,28 +40,12 @@ impl LocalReplica {
     pub fn open(objects: Arc<Objects>, clock: Clock) -> Self {
         let buckets = std::iter::repeat_with(Bucket::default).take(256).collect();
         let mut index = Index { buckets, deletions: BTreeSet::new(), deleted: HashSet::new() };
-        let mut apps: HashMap<String, Arc<str>> = HashMap::new();
-        let mut key_of = |key: &FieldKey| {
-            let app = apps.entry(key.app().to_owned()).or_insert_with(|| key.app().into()).clone();
-            ObjectKey { app, object: key.object().into() }
-        };
-        let mut current: Option<(ObjectKey, Hasher)> = None;
-        let scanned = objects.visit_states(|key, state| {
-            let is_next = |object: &ObjectKey| *object.object != *key.object() || *object.app != *key.app();
-            if let Some((object, hasher)) = current.take_if(|(object, _)| is_next(object)) {
-                index.set(object, hasher.finish());
-            }
-            let (_, hasher) = current.get_or_insert_with(|| (key_of(key), Hasher::default()));
-            hasher.add(key.field(), state);
-        });
-        if let Some((object, hasher)) = current {
-            index.set(object, hasher.finish());
-        }
+        let scanned = scan(&objects, |object, digests| index.set(object, digests));
         if let Err(error) = scanned {
             tracing::warn!(%error, "the objects are read one by one");
-            objects.visit_keys(|key| index.changed(key_of(key)));
+            objects.visit_keys(|key| index.changed(ObjectKey::new(key.app(), key.object())));
         }
-        objects.visit_unwritten(|key| index.changed(key_of(key)));
+        objects.visit_unwritten(|key| index.changed(ObjectKey::new(key.app(), key.object())));
         Self { objects, clock, index: RwLock::new(index) }
     }
 
@@ -109,11 +96,10 @@ impl LocalReplica {
                 break;
             };
             index.deletions.pop_first();
-            let is_agreed = |key: &FieldKey| {
-                let state = self.readable(key, self.objects.state(key));
-                state.is_some_and(|(state, _)| state.is_deleted() && state.deleted_at_ms() <= up_to_ms)
-            };
-            let keys: Vec<FieldKey> = self.fields(&object).into_iter().filter(is_agreed).collect();
+            let is_agreed = |state: &FieldState| state.is_deleted() && state.deleted_at_ms() <= up_to_ms;
+            let states = self.states(&object).into_iter();
+            let keys: Vec<FieldKey> =
+                states.filter(|(_, state, _)| is_agreed(state)).map(|(key, ..)| key).collect();
             count += keys.len().max(1);
             found.push((object, keys));
         }
@@ -126,12 +112,23 @@ impl LocalReplica {
         index.deletions.len() + index.deleted.len()
     }
 
-    fn fields(&self, object: &ObjectKey) -> Vec<FieldKey> {
-        let keys = self.objects.fields_and_tombstones(&object.app, &object.object);
-        keys.unwrap_or_else(|error| {
-            tracing::error!(%object, %error, "an object cannot be read and is not replicated");
-            Vec::new()
-        })
+    fn states(&self, object: &ObjectKey) -> Vec<(FieldKey, FieldState, u8)> {
+        match self.objects.states(&object.app, &object.object) {
+            Ok(states) => states,
+            // One field after another: those that can be read are replicated.
+            Err(_) => {
+                let keys = self.objects.fields_and_tombstones(&object.app, &object.object);
+                let keys = keys.unwrap_or_else(|error| {
+                    tracing::error!(%object, %error, "an object cannot be read and is not replicated");
+                    Vec::new()
+                });
+                let readable = |key: FieldKey| {
+                    let (state, depth) = self.readable(&key, self.objects.state(&key))?;
+                    Some((key, state, depth))
+                };
+                keys.into_iter().filter_map(readable).collect()
+            }
+        }
     }
 
     fn readable<R>(&self, key: &FieldKey, read: Result<Option<R>, StoreError>) -> Option<R> {
@@ -146,13 +143,9 @@ impl LocalReplica {
 
     /// The fields of an object that belong to a view, with their states.
     fn visible(&self, object: &ObjectKey, view: View) -> impl Iterator<Item = (FieldKey, FieldState, u8)> {
-        self.fields(object).into_iter().filter_map(move |key| {
-            let (state, depth) = self.readable(&key, self.objects.state(&key))?;
-            let is_visible = match (state.is_deleted(), view.part) {
-                (true, _) => state.deleted_at_ms() > view.without_ms,
-                (false, part) => part == Part::Whole,
-            };
-            is_visible.then_some((key, state, depth))
+        self.states(object).into_iter().filter(move |(_, state, _)| match (state.is_deleted(), view.part) {
+            (true, _) => state.deleted_at_ms() > view.without_ms,
+            (false, part) => part == Part::Whole,
         })
     }
 
@@ -170,6 +163,9 @@ impl LocalReplica {
             return;
         }
         let mut index = self.index.write();
+        if index.stale_count() > MIN_SCANNED.max(index.objects_count() / 8) {
+            self.refresh_all(&mut index);
+        }
         let stale = index.buckets.get_mut(bucket).map(|bucket| std::mem::take(&mut bucket.stale));
         for object in stale.into_iter().flatten() {
             let digests = self.digests_of(&object, View::ALL);
@@ -178,7 +174,58 @@ impl LocalReplica {
     }
 }
 
+impl LocalReplica {
+    /// Computes the digests of all objects on the disk that have changed, by one look at all.
+    fn refresh_all(&self, index: &mut Index) {
+        // What is newer than the disk is looked up by itself.
+        let mut unwritten = HashSet::new();
+        self.objects.visit_unwritten(|key| {
+            unwritten.insert(ObjectKey::new(key.app(), key.object()));
+        });
+        let scanned = scan(&self.objects, |object, digests| {
+            if !unwritten.contains(&object) && index.bucket(&object).stale.remove(&object) {
+                index.set(object, digests);
+            }
+        });
+        if let Err(error) = scanned {
+            tracing::warn!(%error, "the objects are read one by one");
+        }
+    }
+}
+
+/// Visits all objects on the disk with their digests, in the order of their names.
+fn scan(objects: &Objects, mut visit: impl FnMut(ObjectKey, Option<Digests>)) -> Result<(), StoreError> {
+    let mut apps: HashMap<String, Arc<str>> = HashMap::new();
+    let mut key_of = |key: &FieldKey| {
+        let app = apps.entry(key.app().to_owned()).or_insert_with(|| key.app().into()).clone();
+        ObjectKey { app, object: key.object().into() }
+    };
+    let mut current: Option<(ObjectKey, Hasher)> = None;
+    let scanned = objects.visit_states(|key, state| {
+        let is_next = |object: &ObjectKey| *object.object != *key.object() || *object.app != *key.app();
+        if let Some((object, hasher)) = current.take_if(|(object, _)| is_next(object)) {
+            visit(object, hasher.finish());
+        }
+        let (_, hasher) = current.get_or_insert_with(|| (key_of(key), Hasher::default()));
+        hasher.add(key.field(), state);
+    });
+    if let Some((object, hasher)) = current
+        && scanned.is_ok()
+    {
+        visit(object, hasher.finish());
+    }
+    scanned
+}
+
 impl Index {
+    fn stale_count(&self) -> usize {
+        self.buckets.iter().map(|bucket| bucket.stale.len()).sum()
+    }
+
+    fn objects_count(&self) -> usize {
+        self.buckets.iter().map(|bucket| bucket.objects.len()).sum()
+    }
+
     fn bucket(&mut self, key: &ObjectKey) -> &mut Bucket {
         &mut self.buckets[bucket_of(key)]
     }
@@ -308,5 +355,59 @@ impl Replica for LocalReplica {
 
     fn follow_clock(&self, clock_ms: u64) -> bool {
         self.objects.deletions().observe(clock_ms, self.clock.now_unix_ms())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use edgefaas_crdt::Operation;
+    use edgefaas_state::store::{Batch, Durability, Store, StoreOptions};
+
+    use super::*;
+
+    const OBJECTS: usize = MIN_SCANNED + 1_000;
+
+    async fn change(store: &Store, numbers: impl Iterator<Item = usize>) -> Vec<ObjectKey> {
+        let (mut batch, mut changed) = (Batch::default(), Vec::new());
+        for number in numbers {
+            let object = format!("object-{number}");
+            batch.operate(FieldKey::new("app", &object, "n"), Operation::CounterAdd(1));
+            batch.operate(FieldKey::new("app", &object, "other"), Operation::GCounterAdd(2));
+            changed.push(ObjectKey::new("app", &object));
+        }
+        store.committer().commit(batch, Durability::Written).await.unwrap();
+        changed
+    }
+
+    fn all(replica: &LocalReplica) -> Vec<(ObjectKey, u64)> {
+        let mut found = Vec::new();
+        replica.digests(0..=u64::MAX, &mut |key, digest| found.push((key.clone(), digest.whole)));
+        found.sort();
+        found
+    }
+
+    #[tokio::test]
+    async fn many_changed_objects_have_the_digests_of_a_new_look() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&StoreOptions::small(dir.path()), Clock::system()).unwrap();
+        let open = || LocalReplica::open(store.objects().clone(), Clock::system());
+        let mut replica = open();
+        for object in change(&store, 0..OBJECTS).await {
+            replica.changed(object);
+        }
+        // One that is gone, and one that never was.
+        for gone in ["object-7", "never"] {
+            let mut batch = Batch::default();
+            batch.delete_field(FieldKey::new("app", gone, "n"));
+            batch.delete_field(FieldKey::new("app", gone, "other"));
+            store.committer().commit(batch, Durability::Written).await.unwrap();
+            replica.changed(ObjectKey::new("app", gone));
+        }
+        assert_eq!(all(&replica).len(), OBJECTS - 1);
+        assert_eq!(all(&replica), all(&open()));
+        for object in change(&store, 5..9).await {
+            replica.changed(object);
+        }
+        assert_eq!(all(&replica), all(&open()));
     }
 }

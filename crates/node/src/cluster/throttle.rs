@@ -13,6 +13,9 @@ const MIN_FACTOR: f64 = 8.0;
 /// senders grow with the number of members; with this factor the traffic of all members together does not grow with it,
 /// until the maximum cooldown is reached.
 const FACTOR_PER_MEMBER: f64 = 1.5;
+/// Cooldown, as a multiple of the processor time, while objects of a round wait to be sent. Functions on another node may wait for
+/// them, so they get four fifths of a core, and share it with other work as the scheduler does.
+const ROUND_FACTOR: f64 = 0.25;
 /// Maximum pressure that counts: a cooldown under pressure is at most 20 times as long.
 const MAX_PRESSURE: f64 = 0.95;
 /// Maximum cooldown.
@@ -70,7 +73,11 @@ impl Throttle {
             Some(_) => processor + TURN.mul_f64(turns as f64),
             None => clock + cooldown.late,
         };
-        cooldown.from + cost.mul_f64(self.factor / (1.0 - self.pressure)).min(MAX_COOLDOWN)
+        let factor = match cooldown.before {
+            Before::Changes => self.factor / (1.0 - self.pressure),
+            Before::Objects => ROUND_FACTOR,
+        };
+        cooldown.from + cost.mul_f64(factor).min(MAX_COOLDOWN)
     }
 
     fn set_reading(&mut self, waited_us: Option<u64>, now: Instant) {
@@ -88,18 +95,34 @@ pub(super) struct Cooldown {
     from: Instant,
     work: TaskTime,
     late: Duration,
+    before: Before,
+}
+
+/// What is sent after a cooldown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Before {
+    /// Changes, which are merged meanwhile.
+    Changes,
+    /// Objects of a round, which a member lacks.
+    Objects,
 }
 
 impl Cooldown {
     /// The cooldown after `work` that ended now and was started by a timer that fired `late`.
     pub fn after(work: TaskTime, late: Duration, now: Instant) -> Self {
         // The work itself delays the timer; its own time counts only once.
-        Self { from: now, work, late: late.saturating_sub(TIMER_GRAIN).saturating_sub(work.clock) }
+        let late = late.saturating_sub(TIMER_GRAIN).saturating_sub(work.clock);
+        Self { from: now, work, late, before: Before::Changes }
+    }
+
+    /// The same, with what is sent next.
+    pub fn before(self, before: Before) -> Self {
+        Self { before, ..self }
     }
 
     /// A cooldown that is over.
     pub fn none(now: Instant) -> Self {
-        Self { from: now, work: TaskTime::default(), late: Duration::ZERO }
+        Self { from: now, work: TaskTime::default(), late: Duration::ZERO, before: Before::Changes }
     }
 }
 
@@ -134,6 +157,15 @@ mod tests {
         assert_eq!(wait(MAX_PRESSURE, work(10 * MS, 0)), MAX_COOLDOWN);
         assert_eq!(wait(0.9, TaskTime::default()), Duration::ZERO);
         assert_eq!(throttle(0.9, now).end(&Cooldown::none(now)), now);
+    }
+
+    #[test]
+    fn objects_that_a_member_lacks_wait_less() {
+        let now = Instant::now();
+        let cooldown = Cooldown::after(work(20 * MS, 0), 4 * MS, now).before(Before::Objects);
+        for pressure in [0.0, MAX_PRESSURE] {
+            assert_eq!(throttle(pressure, now).end(&cooldown).duration_since(now), 5 * MS);
+        }
     }
 
     #[test]

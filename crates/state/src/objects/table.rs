@@ -249,6 +249,47 @@ impl Objects {
         self.records(&object_prefix(app, object), None, MAX_RECORDS_PER_OBJECT, |_, _| true)
     }
 
+    /// The fields of one object with their states and the depths of their last changes, also the tombstones of deleted ones, in
+    /// the order of their names.
+    ///
+    /// # Errors
+    /// The errors of [`read`](Self::read).
+    pub fn states(&self, app: &str, object: &str) -> Result<Vec<(FieldKey, FieldState, u8)>, StoreError> {
+        let prefix = object_prefix(app, object);
+        let prefix = prefix.as_bytes();
+        // Before the disk is read: a field that is written in the meantime is on the disk.
+        let unwritten = self.unwritten_matching(|key| key.as_bytes().starts_with(prefix));
+        let mut found: Vec<(FieldKey, FieldState, u8)> = Vec::new();
+        let range = self.space.range::<Vec<u8>, _>((Bound::Included(prefix.to_owned()), behind(prefix)));
+        for entry in range {
+            let last = found.last().map(|(key, ..)| key);
+            let (key, record) = entry.into_inner().map_err(|error| unreadable(last, error))?;
+            if let Some((base, _)) = record::split_change_key(&key) {
+                if let Some((owner, state, depth)) = found.last_mut()
+                    && owner.as_bytes() == base
+                {
+                    let change = record::decode_change(&record).map_err(|error| damaged(owner, &error))?;
+                    state.merge(change.delta);
+                    *depth = change.depth;
+                }
+            } else if found.len() < MAX_RECORDS_PER_OBJECT
+                && let Some(key) = FieldKey::parse(&key)
+            {
+                let base = record::decode_base(&record).map_err(|error| damaged(&key, &error))?;
+                found.push((key, base.field, base.depth));
+            }
+        }
+        for (key, slot) in unwritten {
+            let stored = slot.0.read();
+            let newer = (key, stored.field.clone(), stored.depth);
+            match found.binary_search_by(|(key, ..)| key.cmp(&newer.0)) {
+                Ok(at) => found[at] = newer,
+                Err(at) => found.insert(at, newer),
+            }
+        }
+        Ok(found)
+    }
+
     /// Fields of all objects of an app whose names match `pattern`, in which `*` stands for any characters; with `field` only
     /// those of this name. In the order of their objects and names, beginning after `after`, at most `limit`.
     ///

@@ -3,7 +3,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use edgefaas_crdt::{Operation, StateDelta, Value};
-use edgefaas_manifest::ObjectClass;
+use edgefaas_manifest::{ObjectClass, ObjectDurability};
 use edgefaas_platform::Clock;
 
 use super::*;
@@ -359,4 +359,49 @@ async fn the_time_to_live_begins_anew_when_a_class_gets_it_back() {
     set_ttl(&store, Some(ttl));
     assert!(store.expired_objects(now_ms.load(Relaxed), 10).unwrap().objects.is_empty());
     assert_eq!(store.objects_without_last_change(), [session]);
+}
+
+/// Small and large fields, tombstones, fields that only memory has, and neighbours.
+#[tokio::test]
+async fn the_states_of_an_object_are_those_of_its_fields() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    store.objects().collect_for_peers();
+    let mut classes = Classes::default();
+    let class = ObjectClass { durability: ObjectDurability::Memory, ..ObjectClass::default() };
+    classes.add("app".into(), [("object".to_owned(), class)]);
+    let large: bytes::Bytes = vec![7; 9_000].into();
+    for neighbour in ["objec", "object2"] {
+        let key = FieldKey::new("app", neighbour, "n");
+        change(&store, |batch| batch.operate(key, Operation::CounterAdd(9))).await.unwrap();
+    }
+    change(&store, |batch| {
+        batch.operate(key("counter"), Operation::CounterAdd(5));
+        batch.operate(key("gone"), Operation::CounterAdd(1));
+        batch.operate(key("set"), Operation::SetAdd(large));
+    })
+    .await
+    .unwrap();
+    for element in ["a", "b"] {
+        change(&store, |batch| batch.operate(key("set"), Operation::SetAdd(element.into()))).await.unwrap();
+    }
+    change(&store, |batch| batch.delete_field(key("gone"))).await.unwrap();
+    store.objects().set_classes(classes);
+    for (field, amount) in [("counter", 2), ("between", 3)] {
+        change(&store, |batch| batch.operate(key(field), Operation::CounterAdd(amount))).await.unwrap();
+    }
+    let expected = || -> Vec<_> {
+        let keys = store.objects().fields_and_tombstones("app", "object").unwrap();
+        let state = |key: FieldKey| {
+            let (state, depth) = store.objects().state(&key).unwrap().unwrap();
+            (key, state.digest(), depth)
+        };
+        keys.into_iter().map(state).collect()
+    };
+    let found = || -> Vec<_> {
+        let states = store.objects().states("app", "object").unwrap();
+        states.into_iter().map(|(key, state, depth)| (key, state.digest(), depth)).collect()
+    };
+    assert_eq!(found().len(), 4);
+    assert_eq!(found(), expected());
 }
