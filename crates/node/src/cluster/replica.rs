@@ -373,7 +373,7 @@ mod tests {
             let object = format!("object-{number}");
             batch.operate(FieldKey::new("app", &object, "n"), Operation::CounterAdd(1));
             batch.operate(FieldKey::new("app", &object, "other"), Operation::GCounterAdd(2));
-            changed.push(ObjectKey::new("app", &object));
+            changed.push(ObjectKey::new("app", object.as_str()));
         }
         store.committer().commit(batch, Durability::Written).await.unwrap();
         changed
