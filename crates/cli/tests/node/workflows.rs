@@ -356,8 +356,20 @@ fn instances_are_listed_cancelled_retried_and_finish_on_their_definition() {
     assert_eq!((&shown["status"], &shown["output"]), (&json!("completed"), &json!("done")), "{shown}");
     // Each instance's first step has had its effect once.
     assert_eq!(parsed(&node.ok(&["invoke", "count"])), json!({"runs": 3}));
-    let output = node.cli(&["workflow", "retry", &second]);
-    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("no instance"));
+    for (arguments, code, told) in [
+        (["workflow", "retry", &second], 7, "is completed; only a failed instance can be retried"),
+        (["workflow", "cancel", &second], 7, "is completed and has ended"),
+        (["workflow", "show", "nope"], 6, "there is no instance `nope`"),
+        (
+            ["workflow", "retry", "01ARZ3NDEKTSV4RRFFQ69G5FAV"],
+            6,
+            "there is no instance 01ARZ3NDEKTSV4RRFFQ69G5FAV",
+        ),
+    ] {
+        let output = node.cli(&arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(code) && said.contains(told), "{arguments:?}: {output:?}");
+    }
 }
 
 /// How often the node is killed, unless `EDGEFAAS_CRASH_ROUNDS` says otherwise.
