@@ -9,6 +9,7 @@ use edgefaas_broker::QoS;
 use edgefaas_functions::invocation::{Invocation, InvocationError, Lineage, Outcome, Principal};
 use edgefaas_functions::invoker::{Attempt, Effects};
 use edgefaas_functions::registry::{Interest, LiveWorkflow, Waiter};
+use edgefaas_functions::trace::cut;
 use edgefaas_isolates::{Event as FunctionEvent, Reply, RunError, Trigger, WorkflowStep};
 use edgefaas_workflow::instance::{Action, FrameId};
 use edgefaas_workflow::program::{Kind, NodeId, RunWorkflow};
@@ -97,7 +98,7 @@ impl Coordinator {
                         child.and_then(|child| self.run_child(running, (frame, node), child, input, false));
                     if let Err(error) = run {
                         let (workflow, id) = (&running.workflow.name, running.id.to_string());
-                        let text = format!("`{name}` is not run: {error}");
+                        let text = self.mask(running, format!("`{name}` is not run: {error}"));
                         self.logs.add(workflow, &id, edgefaas_isolates::LogLevel::Error, text);
                     }
                     continue;
@@ -297,6 +298,9 @@ impl Coordinator {
             running.trace_parent.as_ref().and_then(|_| self.invoker.begin_trace(&mut invocation));
         if let Some((invocation, _)) = &mut traced {
             invocation.parent = Some(running.state.lock().spans.of_task(running, node));
+            // The function may be of another app.
+            let shown = cut(&String::from_utf8_lossy(&invocation.event.body));
+            invocation.event.body = self.mask(running, shown).into();
         }
         let admitted = match self.invoker.admit_durable(function.clone(), invocation) {
             Ok(admitted) => admitted,
@@ -363,8 +367,9 @@ impl Coordinator {
         let id = child_id(running.id, frame);
         if let Some(child) = self.find(id) {
             // A recovered child reports its end itself, unless it failed before the restart.
-            if let Some(Err(error)) = child.state.lock().instance.result() {
-                return Err(error.clone());
+            let result = child.state.lock().instance.result().cloned();
+            if let Some(Err(error)) = result {
+                return Err(self.masked(&child, error));
             }
             running.state.lock().open.children.push((frame, child.id));
             return Ok(());

@@ -494,7 +494,7 @@ impl Coordinator {
             Ok(message) => Some(with_context(message, trace_parent.as_deref(), max_bytes)),
             Err(error) => {
                 let path = &running.workflow.program.node(outgoing.node).path;
-                let text = format!("{path}: {error}");
+                let text = self.mask(running, format!("{path}: {error}"));
                 let (name, id) = (&running.workflow.name, running.id.to_string());
                 self.logs.add(name, &id, edgefaas_isolates::LogLevel::Error, text);
                 None
@@ -509,9 +509,8 @@ impl Coordinator {
             if let Some(span) =
                 state.spans.note(&self.traces, running, note, node, self.clock.now_unix_us())
             {
-                let secrets = &running.workflow.program.secrets;
                 drop(state);
-                self.traces.add(span, |text| self.secrets.mask(&running.workflow.app, secrets, text));
+                self.traces.add(span, |text| self.mask(running, text));
             }
         }
         self.publish_lifecycle(running, note);

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use edgefaas_functions::durable::{Digest, digest};
 use edgefaas_workflow::api_document::ApiDocument;
@@ -19,6 +20,8 @@ use super::run_state::WorkflowResult;
 const MAX_DOCUMENTS: usize = 32;
 /// Maximum size of a fetched document, in bytes. Its parsed form takes several times as much.
 const MAX_BYTES: usize = 1 << 20;
+/// Limit of the request for a document, with that for its token.
+const FETCH_WAIT: Duration = Duration::from_secs(60);
 /// The time for which a fetched document is used.
 const KEEP_MS: u64 = 5 * 60 * 1_000;
 
@@ -105,7 +108,11 @@ impl Coordinator {
         if let Some(kept) = self.documents.kept.lock().get(&key).filter(|kept| kept.until_ms > now_ms) {
             return Ok(kept.document.clone());
         }
-        let answer = self.send_authorized(running, node, request).await?;
+        let sent = tokio::time::timeout(FETCH_WAIT, self.send_authorized(running, node, request)).await;
+        let answer = sent.unwrap_or_else(|_| {
+            let detail = format!("the server of the document `{url}` gave no answer within {FETCH_WAIT:?}");
+            Err(WorkflowError::new(ErrorKind::Communication, detail).with_status(504))
+        })?;
         let communication = |detail: String, status: u16| {
             Err(WorkflowError::new(ErrorKind::Communication, detail).with_status(status))
         };

@@ -60,20 +60,14 @@ impl Coordinator {
         }
         // Successful instances that are not durable may be too many to remember.
         if running.is_durable() || result.is_err() || running.trace_parent.is_some() {
-            let secrets = &running.workflow.program.secrets;
-            let app = &running.workflow.app;
-            let view = running.ended_view(&result, |text| self.secrets.mask(app, secrets, text));
+            let view = running.ended_view(&result, |text| self.mask(running, text));
             self.ended.lock().add(view);
         }
         if let Err(error) = &result
             && status == Status::Faulted
         {
             let (name, id) = (&running.workflow.name, running.id.to_string());
-            let text = self.secrets.mask(
-                &running.workflow.app,
-                &running.workflow.program.secrets,
-                error.to_string(),
-            );
+            let text = self.mask(running, error.to_string());
             self.logs.add(name, &id, edgefaas_isolates::LogLevel::Error, text);
         }
         let is_reported = waiter.is_some_and(|waiter| waiter.send(result.clone()).is_ok());
@@ -88,11 +82,16 @@ impl Coordinator {
         running.has_settled();
     }
 
+    /// Masks the secrets of the workflow's app in a text that leaves the instance.
+    pub(super) fn mask(&self, running: &Running, text: String) -> String {
+        self.secrets.mask(&running.workflow.app, text)
+    }
+
     /// Masks secrets in an error before a caller gets it: an expression that fails may quote its input.
     pub(super) fn masked(&self, running: &Running, mut error: WorkflowError) -> WorkflowError {
-        let (app, secrets) = (&running.workflow.app, &running.workflow.program.secrets);
-        for text in [&mut error.title, &mut error.detail].into_iter().flatten() {
-            *text = self.secrets.mask(app, secrets, std::mem::take(text));
+        let texts = [&mut error.title, &mut error.detail].into_iter().flatten();
+        for text in texts.chain([&mut error.kind]) {
+            *text = self.mask(running, std::mem::take(text));
         }
         error
     }

@@ -611,9 +611,7 @@ impl Coordinator {
                 let actions = state.instance.advance(program, record.event, &environment);
                 let unix_us = record.unix_ms.saturating_mul(1000);
                 for span in state.spans.turn(&self.traces, &running, &actions, unix_us) {
-                    let secrets = &program.secrets;
-                    self.traces
-                        .restore(span, |text| self.secrets.mask(&running.workflow.app, secrets, text));
+                    self.traces.restore(span, |text| self.mask(&running, text));
                 }
                 state.log.next = number + 1;
             }

@@ -134,9 +134,7 @@ impl Coordinator {
         state.log.end = LoggedEnd::Written;
         state.ended_unix_ms = self.clock.now_unix_ms();
         let result = state.result().map_err(|error| self.masked(running, error));
-        let secrets = &running.workflow.program.secrets;
-        let view = running
-            .ended_view_of(state, &result, |text| self.secrets.mask(&running.workflow.app, secrets, text));
+        let view = running.ended_view_of(state, &result, |text| self.mask(running, text));
         let details = Details {
             version: view.version,
             status: view.status,

@@ -169,9 +169,7 @@ impl Coordinator {
         if !self.broker.has_subscribers(&topic) {
             return;
         }
-        let text = Value::Object(data()).to_string();
-        let text = self.secrets.mask(&running.workflow.app, &running.workflow.program.secrets, text);
-        let data = serde_json::from_str(&text).unwrap_or_default();
+        let data = self.secrets.mask_json(&running.workflow.app, Value::Object(data()));
         let event =
             lifecycle(&Ulid::generate().to_string(), &format!("{subject}.{word}"), name, time, data);
         let Ok(topic) = TopicName::new(topic) else { return };

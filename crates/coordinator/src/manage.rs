@@ -16,9 +16,30 @@ use super::run_state::End;
 /// An instance cannot be cancelled or retried.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
-    /// No instance has this id, or it has ended.
-    #[error("there is no instance {0}, or it has ended; `edgefaas workflow list` shows the instances")]
+    /// No instance has this id, or it has ended and is no longer kept.
+    #[error(
+        "there is no instance {0}, or it has ended and is no longer kept; `edgefaas workflow list` shows the instances"
+    )]
     Unknown(String),
+    /// The instance has ended, so there is nothing to cancel.
+    #[error(
+        "instance {id} is {status} and has ended; only an instance that runs, waits or failed can be cancelled"
+    )]
+    Ended {
+        /// The id of the instance.
+        id: String,
+        /// The status of the instance.
+        status: &'static str,
+    },
+    /// The instance failed and nothing of it is left but its end.
+    #[error(
+        "instance {id} cannot be retried: only failed instances of durable workflows are kept for it, the newest ones, and those \
+         that have run a task"
+    )]
+    NotKept {
+        /// The id of the instance.
+        id: String,
+    },
     /// The instance has not failed, so there is nothing to retry.
     #[error("instance {id} is {status}; only a failed instance can be retried")]
     NotFaulted {
@@ -62,8 +83,7 @@ impl Coordinator {
         let more = open.len().saturating_sub(max) as u64;
         let view = |running: &Arc<Running>| {
             let mut view = running.view(false);
-            let secrets = &running.workflow.program.secrets;
-            view.error = self.secrets.mask(&running.workflow.app, secrets, std::mem::take(&mut view.error));
+            view.error = self.mask(running, std::mem::take(&mut view.error));
             view
         };
         let mut found: Vec<_> = open.iter().take(max).map(view).collect();
@@ -82,9 +102,8 @@ impl Coordinator {
             }
         };
         if let Some(running) = running {
-            let secrets = &running.workflow.program.secrets;
             for text in [&mut view.input, &mut view.context, &mut view.output, &mut view.error] {
-                *text = self.secrets.mask(&running.workflow.app, secrets, std::mem::take(text));
+                *text = self.mask(&running, std::mem::take(text));
             }
         }
         Some(view)
@@ -93,9 +112,10 @@ impl Coordinator {
     /// Cancels an instance. A failed instance is removed.
     ///
     /// # Errors
-    /// `Unknown` if no instance has this id.
+    /// `Unknown` if no instance has this id, `Ended` if it has ended.
     pub async fn cancel_instance(self: &Arc<Self>, id: Ulid) -> Result<(), ChangeError> {
-        let running = self.find(id).ok_or_else(|| ChangeError::Unknown(id.to_string()))?;
+        let ended = |status| ChangeError::Ended { id: id.to_string(), status: Status::word(status) };
+        let running = self.find(id).ok_or_else(|| self.no_change(id, ended))?;
         let faulted = running.state.lock().instance.status() == Status::Faulted;
         if faulted {
             self.drop_faulted(&running, self.cancelled_end(id)).await;
@@ -105,12 +125,23 @@ impl Coordinator {
         Ok(())
     }
 
+    /// The error of a change of an instance that has ended or is unknown.
+    fn no_change(&self, id: Ulid, of_ended: impl Fn(Status) -> ChangeError) -> ChangeError {
+        let ended = self.ended.lock().find(id).or_else(|| self.kept_instance(id));
+        ended.map_or_else(|| ChangeError::Unknown(id.to_string()), |ended| of_ended(ended.status))
+    }
+
     /// Retries the failed task.
     ///
     /// # Errors
-    /// `Unknown` if no instance has this id, `NotFaulted` if the instance has not failed.
+    /// `Unknown` if no instance has this id, `NotFaulted` if the instance has not failed, `NotKept` if only its end is left.
     pub fn retry_instance(self: &Arc<Self>, id: Ulid) -> Result<(), ChangeError> {
-        let running = self.find(id).ok_or_else(|| ChangeError::Unknown(id.to_string()))?;
+        let running = self.find(id).ok_or_else(|| {
+            self.no_change(id, |status| match status {
+                Status::Faulted => ChangeError::NotKept { id: id.to_string() },
+                status => ChangeError::NotFaulted { id: id.to_string(), status: status.word() },
+            })
+        })?;
         {
             let mut state = running.state.lock();
             let status = state.instance.status();

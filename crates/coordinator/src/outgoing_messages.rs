@@ -10,7 +10,7 @@ use edgefaas_functions::dead_letter::DeadLetter;
 use edgefaas_functions::durable::AnswerTo;
 use edgefaas_functions::invocation::InvocationError;
 use edgefaas_functions::problem::Problem;
-use edgefaas_functions::topics::{EMITTED_EVENTS, functions_may_publish};
+use edgefaas_functions::topics::{event_topic, functions_may_publish};
 use edgefaas_isolates::Reply;
 use edgefaas_manifest::Permissions;
 use edgefaas_workflow::instance::{Content, Outgoing};
@@ -30,8 +30,11 @@ pub(super) enum MessageError {
     /// The topic is invalid.
     #[error("`{topic}`: {error}")]
     Topic { topic: String, error: TopicNameError },
+    /// An event has an empty type.
+    #[error("the type of the event is empty")]
+    NoEventType,
     /// The type of an event gives no valid topic.
-    #[error("`{kind}`: {error}")]
+    #[error("the event's type `{kind}` is the last level of its topic, and is invalid there: {error}")]
     EventType { kind: String, error: TopicNameError },
     /// The message has neither a topic nor the type of an event.
     #[error("the message has no topic")]
@@ -59,6 +62,7 @@ impl From<MessageError> for WorkflowError {
             MessageError::Forbidden { .. } | MessageError::Reserved { .. } => ErrorKind::Authorization,
             MessageError::Topic { .. }
             | MessageError::EventType { .. }
+            | MessageError::NoEventType
             | MessageError::NoTopic
             | MessageError::Properties(_)
             | MessageError::TooLarge { .. } => ErrorKind::Validation,
@@ -132,6 +136,11 @@ pub(super) fn of(
 }
 
 fn topic_of(outgoing: &Outgoing, permissions: &Permissions) -> Result<TopicName, MessageError> {
+    if let Content::CloudEvent(event) = &outgoing.content
+        && event.get("type").and_then(Value::as_str) == Some("")
+    {
+        return Err(MessageError::NoEventType);
+    }
     match (&outgoing.topic, &outgoing.content) {
         (Some(topic), _) => {
             let name = TopicName::new(topic.as_str())
@@ -146,10 +155,7 @@ fn topic_of(outgoing: &Outgoing, permissions: &Permissions) -> Result<TopicName,
         }
         (None, Content::CloudEvent(event)) => {
             let kind = event.get("type").and_then(Value::as_str).unwrap_or_default();
-            let level: String =
-                kind.chars().map(|c| if matches!(c, '+' | '#' | '/' | '\0') { '_' } else { c }).collect();
-            TopicName::new(format!("{EMITTED_EVENTS}{level}"))
-                .map_err(|error| MessageError::EventType { kind: kind.to_owned(), error })
+            event_topic(kind).map_err(|error| MessageError::EventType { kind: kind.to_owned(), error })
         }
         (None, Content::Payload(_)) => Err(MessageError::NoTopic),
     }
@@ -190,11 +196,7 @@ impl Coordinator {
             return;
         }
         let problem = problem(error);
-        let reason = self.secrets.mask(
-            &running.workflow.app,
-            &running.workflow.program.secrets,
-            problem.detail.clone(),
-        );
+        let reason = self.mask(running, problem.detail.clone());
         let letter = DeadLetter {
             name: name.to_string(),
             title: problem.title.to_string(),

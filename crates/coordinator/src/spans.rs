@@ -91,10 +91,7 @@ impl Coordinator {
                 let state = running.state.lock();
                 state.spans.not_ended(&running, &trace, state.instance.status(), unix_us)
             };
-            let (app, secrets) = (&running.workflow.app, &running.workflow.program.secrets);
-            spans.extend(
-                open.into_iter().map(|span| span.masked(|text| self.secrets.mask(app, secrets, text))),
-            );
+            spans.extend(open.into_iter().map(|span| span.masked(|text| self.mask(&running, text))));
         }
         connect(&mut spans);
         spans

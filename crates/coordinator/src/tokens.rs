@@ -1,7 +1,9 @@
 //! Tokens of authorization servers (OAuth 2), kept until they expire.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use edgefaas_functions::durable::{Digest, digest};
 use edgefaas_isolates::IncomingResponse;
@@ -20,6 +22,10 @@ const MAX_TOKENS: usize = 1_024;
 /// A token is not used in the last part of its time, which is one in this many parts and at most [`MAX_MARGIN_MS`].
 const MARGIN: u64 = 10;
 const MAX_MARGIN_MS: u64 = 30_000;
+/// A token is used for at most this time, in seconds: a day.
+const MAX_SECONDS: u64 = 24 * 60 * 60;
+/// Limit of the requests for one token, with the wait for those of other tasks.
+const TOKEN_WAIT: Duration = Duration::from_secs(30);
 /// Maximum length of a server's error code in a message.
 const MAX_CODE_BYTES: usize = 100;
 
@@ -44,12 +50,25 @@ struct Kept {
 }
 
 /// The answer of a token endpoint (RFC 6749, section 5.1).
-#[derive(Deserialize)]
+#[derive(Debug, PartialEq, Eq)]
 struct Answer {
     access_token: String,
     token_type: Option<String>,
-    /// Seconds. Without it the token is used once.
+    /// At most [`MAX_SECONDS`]. Without it the token is used once.
     expires_in: Option<u64>,
+}
+
+/// The answer of a token endpoint with status 200 is not what OAuth 2 says.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum AnswerError {
+    #[error("the answer of `{url}` is not a JSON object")]
+    NoObject { url: String },
+    #[error("the answer of `{url}` has no `access_token`")]
+    NoToken { url: String },
+    #[error("`{field}` in the answer of `{url}` is not a text")]
+    NoText { url: String, field: &'static str },
+    #[error("`expires_in` in the answer of `{url}` is not a number of seconds")]
+    NoSeconds { url: String },
 }
 
 /// The metadata of an authority (OpenID Connect Discovery 1.0, section 3).
@@ -96,6 +115,16 @@ impl Coordinator {
     /// workflow may not call the server or the client may not have the token, a `communication` error if the server cannot be reached.
     /// No message has a secret.
     pub(super) async fn token(
+        self: &Arc<Self>,
+        running: &Running,
+        node: NodeId,
+        request: &TokenRequest,
+    ) -> Result<Token, WorkflowError> {
+        let (TokenEndpoint::Url(url) | TokenEndpoint::Discovered(url)) = &request.endpoint;
+        in_time(url, self.token_or_wait(running, node, request)).await
+    }
+
+    async fn token_or_wait(
         self: &Arc<Self>,
         running: &Running,
         node: NodeId,
@@ -157,6 +186,20 @@ impl Coordinator {
     }
 }
 
+/// Bounds the time for a token: a task without `timeout` waits too.
+async fn in_time(
+    url: &str,
+    token: impl Future<Output = Result<Token, WorkflowError>>,
+) -> Result<Token, WorkflowError> {
+    match tokio::time::timeout(TOKEN_WAIT, token).await {
+        Ok(token) => token,
+        Err(_) => {
+            let detail = format!("`{url}` gave no token within {TOKEN_WAIT:?}");
+            Err(WorkflowError::new(ErrorKind::Communication, detail).with_status(504))
+        }
+    }
+}
+
 /// The credentials of a client in a header; in a form they are encoded first (RFC 6749, section 2.3.1).
 fn basic(id: &str, secret: &str, encoding: TokenEncoding) -> String {
     let encoded = |text: &str| match encoding {
@@ -174,8 +217,7 @@ fn basic(id: &str, secret: &str, encoding: TokenEncoding) -> String {
 fn read(url: &str, answer: &IncomingResponse) -> Result<Answer, WorkflowError> {
     let status = answer.status;
     if (200..300).contains(&status) {
-        let token = serde_json::from_slice(&answer.body);
-        return token.map_err(|_| authentication(format!("the answer of `{url}` has no `access_token`")));
+        return token_of(url, &answer.body).map_err(|error| authentication(error.to_string()));
     }
     let code = serde_json::from_slice::<Value>(&answer.body).ok();
     let code = code.as_ref().and_then(|body| body.get("error")?.as_str()).filter(|code| {
@@ -189,4 +231,89 @@ fn read(url: &str, answer: &IncomingResponse) -> Result<Answer, WorkflowError> {
         500.. => WorkflowError::new(ErrorKind::Communication, detail).with_status(status),
         _ => authentication(detail),
     })
+}
+
+/// Reads the answer that has a token. Servers send `expires_in` as a number, with or without a fraction, and as a text.
+fn token_of(url: &str, body: &[u8]) -> Result<Answer, AnswerError> {
+    let url = || url.to_owned();
+    let Ok(Value::Object(answer)) = serde_json::from_slice(body) else {
+        return Err(AnswerError::NoObject { url: url() });
+    };
+    let text = |field: &'static str| match answer.get(field) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(_) => Err(AnswerError::NoText { url: url(), field }),
+    };
+    let access_token = text("access_token")?.filter(|token| !token.is_empty());
+    let access_token = access_token.ok_or_else(|| AnswerError::NoToken { url: url() })?;
+    let seconds = match answer.get("expires_in") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(text)) => Some(text.trim().parse::<f64>().ok()),
+        Some(Value::Number(number)) => Some(number.as_f64()),
+        Some(_) => Some(None),
+    };
+    let expires_in = match seconds {
+        None => None,
+        Some(Some(seconds)) if !seconds.is_nan() => Some(seconds.clamp(0.0, MAX_SECONDS as f64) as u64),
+        Some(_) => return Err(AnswerError::NoSeconds { url: url() }),
+    };
+    Ok(Answer { access_token, token_type: text("token_type")?, expires_in })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(expires_in: &str) -> Result<Option<u64>, AnswerError> {
+        let body = format!(r#"{{"access_token": "t", "expires_in": {expires_in}}}"#);
+        token_of("http://a/token", body.as_bytes()).map(|answer| answer.expires_in)
+    }
+
+    #[test]
+    fn the_time_of_a_token_is_a_number_or_a_text_of_one() {
+        for (expires_in, seconds) in [
+            ("3600", 3600),
+            ("\"3600\"", 3600),
+            ("\" 3600 \"", 3600),
+            ("3600.0", 3600),
+            ("\"59.9\"", 59),
+            ("0", 0),
+            ("-1", 0),
+            ("\"-5\"", 0),
+            ("1e300", MAX_SECONDS),
+            ("18446744073709551616", MAX_SECONDS),
+        ] {
+            assert_eq!(answer(expires_in), Ok(Some(seconds)), "{expires_in}");
+        }
+        assert_eq!(answer("null"), Ok(None));
+        for wrong in ["\"soon\"", "\"\"", "true", "[]", "\"NaN\""] {
+            let error = answer(wrong).unwrap_err().to_string();
+            assert_eq!(error, "`expires_in` in the answer of `http://a/token` is not a number of seconds");
+        }
+    }
+
+    #[test]
+    fn an_answer_without_a_token_says_why() {
+        for (body, wanted) in [
+            ("[]", "is not a JSON object"),
+            ("<html>", "is not a JSON object"),
+            ("{}", "has no `access_token`"),
+            (r#"{"access_token": ""}"#, "has no `access_token`"),
+            (r#"{"access_token": 5}"#, "`access_token` in the answer of `u` is not a text"),
+            (
+                r#"{"access_token": "t", "token_type": 5}"#,
+                "`token_type` in the answer of `u` is not a text",
+            ),
+        ] {
+            let error = token_of("u", body.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(wanted), "{body}: {error}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_hangs_is_given_up() {
+        let error = in_time("http://a/token", std::future::pending()).await.err().expect("an error");
+        assert_eq!(error.status, 504);
+        assert!(error.detail.unwrap().contains("`http://a/token` gave no token within 30s"));
+    }
 }

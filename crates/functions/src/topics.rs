@@ -1,6 +1,6 @@
 //! Topics under `$faas/`: calls, their results, and topics that only the node publishes to.
 
-use edgefaas_broker::topic::TopicName;
+use edgefaas_broker::topic::{TopicName, TopicNameError};
 use edgefaas_manifest::NODE_TRIGGERS;
 
 pub use edgefaas_manifest::topics::{
@@ -50,6 +50,17 @@ pub fn parse_call(topic: &str) -> Option<Call<'_>> {
 /// True if the topic is not reserved for the node. Topics that start with `$` are reserved.
 pub fn is_open(topic: &str) -> bool {
     !topic.starts_with('$')
+}
+
+/// The topic of an emitted event: its type is the last level, with `_` for `/`.
+///
+/// # Errors
+/// The type has a character that a topic cannot have, or is empty or too long.
+pub fn event_topic(kind: &str) -> Result<TopicName, TopicNameError> {
+    if kind.is_empty() {
+        return Err(TopicNameError::Empty);
+    }
+    TopicName::new(format!("{EMITTED_EVENTS}{}", kind.replace('/', "_")))
 }
 
 /// The topic for calls of a function, without a request id.

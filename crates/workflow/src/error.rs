@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::data::Data;
+use crate::data::{Data, Limited};
 
 /// Prefix of the types of all errors that the DSL defines.
 pub const TYPE_PREFIX: &str = "https://serverlessworkflow.io/spec/1.0.0/errors/";
@@ -125,9 +125,9 @@ impl WorkflowError {
         serde_json::to_value(self).unwrap_or_else(|_| json!({"type": self.kind, "status": self.status}))
     }
 
-    /// Returns the error with each of its texts cut to at most `max_bytes` bytes.
+    /// Returns the error with each of its texts cut to at most `max_bytes` bytes; `…` marks a cut.
     pub fn shortened(&self, max_bytes: usize) -> Self {
-        let cut = |text: &String| text[..text.floor_char_boundary(max_bytes)].to_owned();
+        let cut = |text: &String| Limited::of(max_bytes, text);
         Self {
             kind: cut(&self.kind),
             status: self.status,

@@ -48,4 +48,5 @@ mod support;
 mod two_zones;
 mod websocket;
 mod workflow_calls;
+mod workflow_kills;
 mod workflows;

@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 
 use crate::support::{PATIENCE, Running, repository};
 
-const HEAD: &str = "dsl: '1.0.3', namespace: test, version: '1.0.0'";
+pub(crate) const HEAD: &str = "dsl: '1.0.3', namespace: test, version: '1.0.0'";
 
 /// An app on disk.
-struct App {
+pub(crate) struct App {
     dir: tempfile::TempDir,
 }
 
 impl App {
-    fn new(manifest: &str, files: &[(&str, &str)]) -> Self {
+    pub(crate) fn new(manifest: &str, files: &[(&str, &str)]) -> Self {
         let app = Self { dir: tempfile::tempdir().unwrap() };
         app.write("edgefaas.toml", manifest);
         files.iter().for_each(|(name, text)| app.write(name, text));
@@ -27,12 +27,12 @@ impl App {
         std::fs::write(self.dir.path().join(name), text).unwrap();
     }
 
-    fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         self.dir.path().to_str().unwrap()
     }
 }
 
-fn subscribe(node: &Running, topic: &str, count: u32) -> Child {
+pub(crate) fn subscribe(node: &Running, topic: &str, count: u32) -> Child {
     Command::new("mosquitto_sub")
         .args([
             "-p",
@@ -52,11 +52,11 @@ fn subscribe(node: &Running, topic: &str, count: u32) -> Child {
         .expect("mosquitto_sub is installed")
 }
 
-fn received(child: Child) -> String {
+pub(crate) fn received(child: Child) -> String {
     String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap()
 }
 
-fn publish(node: &Running, topic: &str, message: &str, qos: &str) {
+pub(crate) fn publish(node: &Running, topic: &str, message: &str, qos: &str) {
     let status = Command::new("mosquitto_pub")
         .args(["-p", &node.mqtt_port, "-t", topic, "-m", message, "-q", qos, "-V", "mqttv5"])
         .status()
@@ -65,7 +65,7 @@ fn publish(node: &Running, topic: &str, message: &str, qos: &str) {
 }
 
 /// Waits until somebody subscribes to a filter.
-fn subscribed(node: &Running, filter: &str) {
+pub(crate) fn subscribed(node: &Running, filter: &str) {
     let until = Instant::now() + PATIENCE;
     while !node.ok(&["queues", "-o", "json"]).contains(filter) {
         assert!(Instant::now() < until, "nobody subscribes to {filter}");
@@ -76,7 +76,7 @@ fn example(name: &str) -> PathBuf {
     repository().join("examples").join(name)
 }
 
-fn parsed(text: &str) -> Value {
+pub(crate) fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| panic!("no JSON: {text}"))
 }
 
@@ -88,7 +88,7 @@ fn instances(node: &Running) -> Vec<Value> {
 }
 
 /// Waits until the instances are as they should be.
-fn wait_for(node: &Running, what: &str, mut fits: impl FnMut(&[Value]) -> bool) -> Vec<Value> {
+pub(crate) fn wait_for(node: &Running, what: &str, mut fits: impl FnMut(&[Value]) -> bool) -> Vec<Value> {
     let until = Instant::now() + PATIENCE;
     loop {
         let found = instances(node);
@@ -356,8 +356,20 @@ fn instances_are_listed_cancelled_retried_and_finish_on_their_definition() {
     assert_eq!((&shown["status"], &shown["output"]), (&json!("completed"), &json!("done")), "{shown}");
     // Each instance's first step has had its effect once.
     assert_eq!(parsed(&node.ok(&["invoke", "count"])), json!({"runs": 3}));
-    let output = node.cli(&["workflow", "retry", &second]);
-    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("no instance"));
+    for (arguments, code, told) in [
+        (["workflow", "retry", &second], 7, "is completed; only a failed instance can be retried"),
+        (["workflow", "cancel", &second], 7, "is completed and has ended"),
+        (["workflow", "show", "nope"], 6, "there is no instance `nope`"),
+        (
+            ["workflow", "retry", "01ARZ3NDEKTSV4RRFFQ69G5FAV"],
+            6,
+            "there is no instance 01ARZ3NDEKTSV4RRFFQ69G5FAV",
+        ),
+    ] {
+        let output = node.cli(&arguments);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(code) && said.contains(told), "{arguments:?}: {output:?}");
+    }
 }
 
 /// How often the node is killed, unless `EDGEFAAS_CRASH_ROUNDS` says otherwise.

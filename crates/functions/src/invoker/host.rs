@@ -308,7 +308,7 @@ impl Host for InvocationHost {
             return;
         }
         self.log_bytes_left -= bytes;
-        let message = self.invoker.secrets.mask(&self.function.app, &self.function.spec.secrets, message);
+        let message = self.invoker.secrets.mask(&self.function.app, message);
         self.invoker.logs.add(&self.function.name, &self.invocation, level, message);
     }
 

@@ -367,7 +367,7 @@ impl Invoker {
     ) {
         let Some((invocation, started_unix_us)) = traced else { return };
         if let Some(span) = of_invocation(&invocation, outcome, started_unix_us, state.as_micros() as u64) {
-            self.traces.add(span, |text| self.secrets.mask(&function.app, &function.spec.secrets, text));
+            self.traces.add(span, |text| self.secrets.mask(&function.app, text));
         }
     }
 
@@ -560,9 +560,7 @@ impl Invoker {
 
     /// Masks secrets in the message and stack of an error.
     pub fn mask(&self, function: &LiveFunction, mut error: InvocationError) -> InvocationError {
-        let names = &function.spec.secrets;
-        let mask =
-            |text: &mut String| *text = self.secrets.mask(&function.app, names, std::mem::take(text));
+        let mask = |text: &mut String| *text = self.secrets.mask(&function.app, std::mem::take(text));
         if let InvocationError::Run {
             error: RunError::Failed { message, stack, .. } | RunError::Trapped { message, stack, .. },
             ..

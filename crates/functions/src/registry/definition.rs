@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use edgefaas_manifest::{InstanceOrder, Manifest, OrderKey, Permissions, Succession, is_name};
-use edgefaas_workflow::api_document::{ApiDocument, ApiDocumentError};
-use edgefaas_workflow::expression::{Expression, ExpressionError};
+use edgefaas_workflow::api_document::{Address, ApiDocument, ApiDocumentError};
+use edgefaas_workflow::expression::{Expression, ExpressionError, Template};
 use edgefaas_workflow::program::{Channel, Kind, Listen, Mode, Publish, Resource, ResourcePlace};
 use edgefaas_workflow::{Compiled, DefinitionError, Program, compile};
 
@@ -105,6 +105,21 @@ pub enum WorkflowError {
         task: String,
         /// The error.
         error: ApiDocumentError,
+    },
+    /// The constant input of a task has no value for a parameter of an address.
+    #[error(
+        "workflow `{name}` cannot send or subscribe in {task}: the address `{address}` needs `{parameter}`, which the task's input \
+         does not have"
+    )]
+    Parameter {
+        /// The workflow.
+        name: String,
+        /// The task.
+        task: String,
+        /// The address.
+        address: String,
+        /// The parameter.
+        parameter: String,
     },
     /// A task names a document that the app does not have.
     #[error(
@@ -281,12 +296,24 @@ impl LiveWorkflow {
             let Some(document) = self.documents.get(file) else {
                 return Err(WorkflowError::MissingDocument { name, file: file.clone(), task });
             };
+            let mut address = None;
             let checked = match (&node.kind, operation) {
                 (Kind::OpenApi(call), _) => document.operation(&call.operation).map(drop),
-                (_, Some(operation)) => document.address(operation).map(drop),
+                (_, Some(operation)) => document.address(operation).map(|found| address = Some(found)),
                 (_, None) => Ok(()),
             };
-            checked.map_err(|error| WorkflowError::Operation { name, file: file.clone(), task, error })?;
+            let (name, task) = match checked {
+                Ok(()) => (name, task),
+                Err(error) => {
+                    return Err(WorkflowError::Operation { name, file: file.clone(), task, error });
+                }
+            };
+            // Of most tasks only an instance knows the input.
+            let input = node.data.from.as_ref().and_then(Template::literal);
+            let missing = address.as_ref().zip(input).and_then(|(address, input)| address.missing(input));
+            if let (Some(parameter), Some(Address { address })) = (missing, &address) {
+                return Err(WorkflowError::Parameter { name, task, address: address.clone(), parameter });
+            }
         }
         Ok(())
     }

@@ -7,10 +7,11 @@ use bytes::Bytes;
 use edgefaas_broker::topic::TopicName;
 use edgefaas_isolates::FunctionSource;
 use edgefaas_manifest::{MAX_ASSETS, Manifest, SourceKind, is_asset_name};
+use edgefaas_workflow::program::RunWorkflow;
 
 use super::deploy_error::DeployError;
-use super::{LiveWorkflow, Routes, near};
-use crate::topics::functions_may_publish;
+use super::{LiveWorkflow, NoWorkflow, Routes, near};
+use crate::topics::{event_topic, functions_may_publish};
 
 pub(super) fn check_sources(
     manifest: &Manifest,
@@ -73,22 +74,26 @@ pub(super) fn check_calls(
     let is_own = |name: &str| {
         manifest.functions.contains_key(name) || workflows.iter().any(|workflow| *workflow.name == *name)
     };
+    // What the app has now is replaced.
+    let is_elsewhere = |name: &str| {
+        routes.function(name).is_some_and(|function| *function.app != *manifest.app)
+            || routes.workflow(name).is_some_and(|workflow| *workflow.app != *manifest.app)
+    };
     for workflow in workflows {
         let (calls, runs) = (workflow.program.functions(), workflow.program.workflows());
         for run in workflow.program.runs() {
-            let own = || workflows.iter().map(|own| (&own.program.name, &own.program.version));
-            let is_own = own().any(|(name, version)| {
-                *name == run.name && run.version.as_ref().is_none_or(|wanted| wanted == version)
-            });
-            if let Err(error) = routes.workflow_version(run)
-                && !is_own
-                && (own().any(|(name, _)| *name == run.name) || routes.workflow(&run.name).is_some())
-            {
+            let found = match own_version(run, workflows) {
+                Some(found) => found,
+                None if is_elsewhere(&run.name) => routes.workflow_version(run).map(drop),
+                // The check of its name below finds it.
+                None => Ok(()),
+            };
+            if let Err(error) = found {
                 missing.push(format!("workflow `{}` runs `{}`: {error}", workflow.name, run.name));
             }
         }
         for name in calls.iter().chain(&runs) {
-            let exists = routes.function(name).is_some() || routes.workflow(name).is_some();
+            let exists = is_elsewhere(name);
             if is_own(name) {
                 continue;
             }
@@ -115,12 +120,49 @@ pub(super) fn check_calls(
     (refused, missing)
 }
 
-/// Problems with the topics without expressions that tasks of workflows send to: invalid, without permission, or of the node.
+/// Whether the workflow that a task runs is among those of the app; `None` if the app has none of this name.
+fn own_version(run: &RunWorkflow, workflows: &[Arc<LiveWorkflow>]) -> Option<Result<(), NoWorkflow>> {
+    let named = || workflows.iter().map(|own| &own.program).filter(|own| own.name == run.name);
+    // Calls by name reach the latest version.
+    let latest = workflows.iter().find(|own| *own.name == *run.name).map(|own| &own.program)?;
+    let found = match &run.version {
+        None => Some(latest),
+        Some(version) => named().find(|own| own.version == *version),
+    };
+    let name = run.name.clone();
+    Some(match (found, &run.version, &run.namespace) {
+        (Some(found), _, Some(namespace)) if *namespace != found.namespace => Err(NoWorkflow::Namespace {
+            name,
+            namespace: namespace.clone(),
+            found: found.namespace.clone(),
+        }),
+        (None, Some(version), _) => {
+            Err(NoWorkflow::Version { name, version: version.clone(), latest: latest.version.clone() })
+        }
+        _ => Ok(()),
+    })
+}
+
+/// Problems with the topics and the types of events, without expressions, that tasks of workflows send: invalid, without permission, or
+/// of the node.
 ///
 /// Not a part of the compiler: stored definitions of earlier versions must stay valid.
 pub(super) fn check_topics(workflows: &[Arc<LiveWorkflow>]) -> Vec<String> {
     let mut problems = Vec::new();
     for workflow in workflows {
+        for (node, emit, kind) in workflow.program.constant_event_types() {
+            let (name, path) = (&workflow.name, &node.path);
+            if kind.is_empty() {
+                problems.push(format!("workflow `{name}` emits an event with an empty type in {path}"));
+            } else if emit.topic.is_none()
+                && let Err(error) = event_topic(kind)
+            {
+                problems.push(format!(
+                    "workflow `{name}` emits an event of type `{kind}` in {path}, which cannot be the last level of its topic: \
+                     {error}; choose another type, or a topic by metadata: {{ topic: … }}"
+                ));
+            }
+        }
         for (node, topic) in workflow.program.constant_topics() {
             let (name, path) = (&workflow.name, &node.path);
             if let Err(error) = TopicName::new(topic) {

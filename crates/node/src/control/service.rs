@@ -310,7 +310,9 @@ impl Control for ControlService {
         };
         changed.map_err(|error| match error {
             ChangeError::Unknown(_) => Status::not_found(error.to_string()),
-            ChangeError::NotFaulted { .. } => Status::failed_precondition(error.to_string()),
+            ChangeError::NotFaulted { .. } | ChangeError::Ended { .. } | ChangeError::NotKept { .. } => {
+                Status::failed_precondition(error.to_string())
+            }
         })?;
         Ok(Response::new(proto::ChangeInstanceResponse {}))
     }
@@ -618,8 +620,10 @@ fn policy_status(error: PolicyChangeError) -> Status {
 }
 
 fn instance_id(text: &str) -> Result<Ulid, Status> {
-    Ulid::from_string(text)
-        .map_err(|_| Status::invalid_argument(format!("`{text}` is not a valid instance id")))
+    let unknown = |_| {
+        Status::not_found(format!("there is no instance `{text}`; `edgefaas workflow list` shows the ids"))
+    };
+    Ulid::from_string(text).map_err(unknown)
 }
 
 fn invoke_status(error: &InvocationError) -> Status {

@@ -31,5 +31,6 @@ mod workflow_calls;
 mod workflow_effects;
 mod workflow_order;
 mod workflow_rules;
+mod workflow_secrets;
 mod workflow_services;
 mod workflows;

@@ -70,6 +70,105 @@ async fn a_forbidden_or_impossible_message_is_an_error_of_its_task() {
 }
 
 #[tokio::test]
+async fn the_type_of_an_event_must_be_a_level_of_its_topic() {
+    let mut node = TestNode::start().await;
+    let emit = |kind: &str, metadata: &str| {
+        flow(
+            "",
+            &format!("do:\n  - tell: {{ emit: {{ event: {{ with: {{ type: {kind} }} }} }}{metadata} }}\n"),
+        )
+    };
+    let dynamic = request(&manifest(r#""out/#""#), &emit("'${ .type }'", ""));
+    node.control.deploy(dynamic).await.expect("the deploy succeeds");
+    let mut client = Mqtt5::connect(&node, "reader").await;
+    client.subscribe("$faas/events/emitted/#").await;
+    for kind in ["a#", "#", "a.+", "", "a\0b"] {
+        let reply = node.post("/workflows/flow", json!({"type": kind}).to_string()).await;
+        let problem = json(&reply);
+        assert_eq!(
+            (reply.status().as_u16(), &problem["instance"]),
+            (400, &json!("/do/0/tell")),
+            "{kind:?}: {problem}"
+        );
+        assert!(problem["type"].as_str().unwrap().ends_with("/validation"), "{kind:?}: {problem}");
+    }
+    assert_eq!(node.post("/workflows/flow", r#"{"type": "a/b.c"}"#).await.status().as_u16(), 200);
+    assert_eq!(client.message().await.topic, "$faas/events/emitted/a_b.c");
+    for (kind, metadata, told) in [
+        ("'a#'", "", "type `a#` in /do/0/tell, which cannot be the last level of its topic"),
+        ("'a+'", "", "type `a+` in /do/0/tell"),
+        ("''", "", "an event with an empty type in /do/0/tell"),
+        ("''", ", metadata: { topic: out/x }", "an event with an empty type in /do/0/tell"),
+    ] {
+        let constant = request(&manifest(r#""out/#""#), &emit(kind, metadata));
+        let error = node.control.deploy(constant).await.expect_err("it is refused");
+        assert_eq!(error.code(), tonic::Code::InvalidArgument);
+        assert!(error.message().contains(told), "{kind}: {}", error.message());
+    }
+    // With a topic of its own the type is not a level of it.
+    let own = request(&manifest(r#""out/#""#), &emit("'a#'", ", metadata: { topic: out/x }"));
+    node.control.deploy(own).await.expect("the deploy succeeds");
+    assert_eq!(node.post("/workflows/flow", "{}").await.status().as_u16(), 200);
+}
+
+#[tokio::test]
+async fn a_run_of_a_version_that_the_app_lacks_is_told_at_the_deploy() {
+    let mut node = TestNode::start().await;
+    let sub = |version: &str| proto::WorkflowFile {
+        file: format!("sub{version}.yaml"),
+        text: format!(
+            "document: {{ dsl: '1.0.3', namespace: test, name: sub, version: '{version}' }}\ndo: [ {{ a: {{ set: {{}} }} }} ]\n"
+        ),
+    };
+    let deploy = |run: &str, versions: &[&str], strict: bool| {
+        let mut request = request(
+            &manifest(""),
+            &flow("", &format!("do:\n  - go: {{ run: {{ workflow: {{ name: sub, {run} }} }} }}\n")),
+        );
+        request.workflows.extend(versions.iter().map(|version| sub(version)));
+        request.strict = strict;
+        request
+    };
+    let old = "namespace: test, version: '1.0.0'";
+    for (run, versions, told) in [
+        (old, &["1.0.0", "2.0.0"][..], None),
+        // The version before this deploy does not count.
+        (
+            old,
+            &["2.0.0"],
+            Some("runs `sub`: workflow `sub` is not deployed in version 1.0.0; the latest is 2.0.0"),
+        ),
+        (
+            "namespace: other, version: '2.0.0'",
+            &["2.0.0"],
+            Some("is in the namespace `test`, not in `other`"),
+        ),
+        (old, &[], Some("calls `sub`, which is not deployed")),
+    ] {
+        let strict = node.control.deploy(deploy(run, versions, true)).await;
+        match (&strict, told) {
+            (Ok(_), None) => {}
+            (Err(error), Some(told)) => {
+                assert!(error.message().contains(told), "{run}: {}", error.message())
+            }
+            _ => panic!("{run}, {versions:?}: {strict:?}"),
+        }
+        let warnings = node
+            .control
+            .deploy(deploy(run, versions, false))
+            .await
+            .expect("a deploy")
+            .into_inner()
+            .warnings;
+        assert_eq!(
+            warnings.iter().filter(|warning| told.is_some_and(|told| warning.contains(told))).count(),
+            warnings.len()
+        );
+        assert_eq!(warnings.len(), usize::from(told.is_some()), "{run}: {warnings:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_durable_instance_remembers_what_was_refused() {
     let mut node = TestNode::start().await;
     let text = flow(

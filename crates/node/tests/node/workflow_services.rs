@@ -266,6 +266,21 @@ async fn operations_of_asyncapi_documents() {
     // The room becomes one level of the topic.
     assert_eq!(run(&node, "tell", json!({"room": "a/b", "on": 1})).await.0, 200);
 
+    let (status, error) = run(&node, "tell", json!({"on": 1})).await;
+    assert!(
+        status == 400 && error["detail"].as_str().unwrap().contains("needs `room`"),
+        "{status} {error}"
+    );
+    // With a constant input the deploy finds it.
+    let silent = tell.replace("tell: { call:", "tell: { input: { from: { on: 1 } }, call:");
+    let refused =
+        try_deploy(&mut node, permissions, &[File("tell.yaml", &silent), File("lamps.yaml", LAMPS)]).await;
+    let refused = refused.unwrap_err();
+    assert!(
+        refused.message().contains("in /do/0/tell: the address `lamps/{room}` needs `room`"),
+        "{refused}"
+    );
+
     let away = tell.replace("operation: switch,", "operation: switch, server: { name: away },");
     let refused =
         try_deploy(&mut node, permissions, &[File("tell.yaml", &away), File("lamps.yaml", LAMPS)]).await;

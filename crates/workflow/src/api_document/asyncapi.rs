@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{ApiDocument, ApiDocumentError, ApiKind, suggestion};
+use crate::instance::expand;
 
 /// The protocols of this node's broker.
 const PROTOCOLS: [&str; 4] = ["mqtt", "mqtt5", "mqtts", "secure-mqtt"];
@@ -26,6 +27,34 @@ pub struct AsyncOperation {
 pub struct Address {
     /// The topic.
     pub address: String,
+}
+
+impl Address {
+    /// The topic, with the values of its parameters from `input`, percent-encoded.
+    ///
+    /// # Errors
+    /// The first parameter without a value: the message would go to another topic.
+    pub fn filled(&self, mut value: impl FnMut(&str) -> String) -> Result<String, String> {
+        let mut missing = None;
+        let topic = expand(&self.address, |name| {
+            let value = value(name);
+            if value.is_empty() {
+                missing.get_or_insert_with(|| name.to_owned());
+            }
+            value
+        });
+        missing.map_or(Ok(topic), Err)
+    }
+
+    /// The first parameter that has no value in an input.
+    pub fn missing(&self, input: &Value) -> Option<String> {
+        let value = |name: &str| match input.get(name) {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
+        };
+        self.filled(value).err()
+    }
 }
 
 impl ApiDocument {

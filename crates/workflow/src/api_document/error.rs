@@ -28,11 +28,28 @@ pub enum ApiDocumentError {
         /// A similar id.
         near: Option<String>,
     },
-    /// A reference leads nowhere, to another document, or through too many others.
-    #[error("the reference `{reference}` does not lead to a part of the document")]
+    /// A reference leads nowhere.
+    #[error("the reference `{reference}` names a part that the document does not have")]
     Reference {
         /// The reference.
         reference: String,
+    },
+    /// A reference leads to another document.
+    #[error(
+        "the reference `{reference}` leads to another document, and only this one is read: put that part into it, as a bundler of \
+         such documents does"
+    )]
+    OtherDocument {
+        /// The reference.
+        reference: String,
+    },
+    /// A reference leads through too many others.
+    #[error("the reference `{reference}` leads through more than {max} others, perhaps in a circle")]
+    Circle {
+        /// The first reference.
+        reference: String,
+        /// The maximum number of references.
+        max: usize,
     },
     /// A part of the document does not have its form.
     #[error("{what} in the document: {reason}")]

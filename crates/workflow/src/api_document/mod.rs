@@ -74,13 +74,16 @@ impl ApiDocument {
             let Some(reference) = at.get("$ref").and_then(Value::as_str) else { return Ok(at) };
             at = self.referenced(reference)?;
         }
-        Err(ApiDocumentError::Reference { reference: at["$ref"].as_str().unwrap_or_default().to_owned() })
+        let reference = value.get("$ref").and_then(Value::as_str).unwrap_or_default().to_owned();
+        Err(ApiDocumentError::Circle { reference, max: MAX_REFERENCES })
     }
 
     /// The value at a reference into this document.
     fn referenced(&self, reference: &str) -> Result<&Value, ApiDocumentError> {
-        let pointer = reference.strip_prefix('#');
-        let found = pointer.and_then(|pointer| self.root.pointer(pointer));
+        let Some(pointer) = reference.strip_prefix('#') else {
+            return Err(ApiDocumentError::OtherDocument { reference: reference.to_owned() });
+        };
+        let found = self.root.pointer(pointer);
         found.ok_or_else(|| ApiDocumentError::Reference { reference: reference.to_owned() })
     }
 

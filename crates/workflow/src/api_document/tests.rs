@@ -148,11 +148,18 @@ fn calls_that_do_not_fit() {
     for text in ["[", "a: 1", "openapi: 4.0.0"] {
         assert!(ApiDocument::read(text).is_err(), "{text}");
     }
-    let circle = "openapi: 3.0.0\npaths: {/a: {$ref: '#/paths/~1a'}}";
-    assert!(matches!(
-        ApiDocument::read(circle).unwrap().operation("a"),
-        Err(ApiDocumentError::Reference { .. })
-    ));
+    for (reference, wanted) in [
+        (
+            "#/paths/~1a",
+            "the reference `#/paths/~1a` leads through more than 8 others, perhaps in a circle",
+        ),
+        ("pets.yaml#/paths/~1a", "leads to another document, and only this one is read"),
+        ("#/paths/~1b", "names a part that the document does not have"),
+    ] {
+        let document = format!("openapi: 3.0.0\npaths: {{/a: {{$ref: '{reference}'}}}}");
+        let found = ApiDocument::read(&document).unwrap().operation("a").unwrap_err().to_string();
+        assert!(found.contains(wanted), "{found}");
+    }
     assert!(ApiDocument::is_one(PETS_2) && ApiDocument::is_one(PETS_3) && !ApiDocument::is_one("do: []"));
 }
 

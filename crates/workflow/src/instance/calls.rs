@@ -9,7 +9,7 @@ use super::authorization::{Credentials, credentials};
 use super::depth::taken_in;
 use super::event::FrameId;
 use super::frame::State;
-use super::request::{RequestParts, fill, request};
+use super::request::{RequestParts, fill, fill_address, request};
 use super::run::Run;
 use super::scope::{Scope, text};
 use super::work::Work;
@@ -126,14 +126,15 @@ impl Run<'_> {
         let input = frame.input.clone();
         let ended = match (result, &self.program.node(node).kind) {
             (Ok(output), Kind::Publish(publish)) => {
-                let topic = fill(&address_of(&output), &input);
-                self.publish(parent, node, publish, Some(topic), &raw, &input).map(|()| Some(input))
+                let topic = fill_address(&address_of(&output), &input);
+                let sent =
+                    topic.and_then(|topic| self.publish(parent, node, publish, Some(topic), &raw, &input));
+                sent.map(|()| Some(input))
             }
-            (Ok(output), Kind::Listen(_)) => {
-                let topic = fill(&address_of(&output), &input);
+            (Ok(output), Kind::Listen(_)) => fill_address(&address_of(&output), &input).and_then(|topic| {
                 self.instance.wait_for_events(id);
                 self.begin_listening(id, Some(topic)).map(|()| None)
-            }
+            }),
             (result, _) => result.and_then(|output| taken_in(&output)).map(Some),
         };
         match ended {
@@ -148,8 +149,8 @@ impl Run<'_> {
 }
 
 /// The address that the host has found.
-fn address_of(value: &Value) -> String {
-    serde_json::from_value(value.clone()).map(|Address { address }| address).unwrap_or_default()
+fn address_of(value: &Value) -> Address {
+    serde_json::from_value(value.clone()).unwrap_or_else(|_| Address { address: String::new() })
 }
 
 fn document_source(

@@ -315,7 +315,7 @@ impl Run<'_> {
             },
             (Some(Until::Condition(condition)), _) => {
                 let scope = self.frame_scope(frame);
-                match scope.is_true(condition, &listening.list()) {
+                match scope.is_true(condition, &listening.seen(listen.foreach.is_some())) {
                     Ok(ends) => ends,
                     Err(error) => return self.fail_listen(id, error),
                 }
@@ -341,7 +341,7 @@ impl Run<'_> {
         listening: &Listening,
     ) -> Result<bool, WorkflowError> {
         let Some(Consume { amount, condition, until, .. }) = &listen.consume else { return Ok(false) };
-        let (scope, messages) = (self.frame_scope(frame), listening.list());
+        let (scope, messages) = (self.frame_scope(frame), listening.seen(listen.foreach.is_some()));
         let is = |expression: &Option<Expression>, default: bool| match expression {
             Some(expression) => scope.is_true(expression, &messages),
             None => Ok(default),
@@ -395,11 +395,15 @@ impl Run<'_> {
     pub(super) fn event_done(&mut self, id: FrameId, index: u32, item: Data, output: Data) {
         match self.event_output(id, index, &item, output) {
             Ok(output) => {
+                let is_seen = self.listen_of(id).is_some_and(|(_, listen)| listen.has_end_condition());
                 let Some(listening) = self.listening(id) else { return };
-                let output_bytes = item_bytes(&output);
+                let (output_bytes, bytes) = (item_bytes(&output), item_bytes(&item));
                 listening.events.push(output);
                 listening.busy = false;
-                self.instance.release(id, item_bytes(&item));
+                match is_seen {
+                    true => listening.worked_on.push(item),
+                    false => self.instance.release(id, bytes),
+                }
                 self.instance.hold(id, output_bytes);
                 self.check_end(id);
                 self.go_on(id);

@@ -11,8 +11,11 @@ use crate::data::{Data, ITEM_BYTES, List};
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Listening {
     pub(super) filters: Vec<Resolved>,
-    /// Events that it has received.
+    /// Events that it has received; with `foreach` the outputs.
     pub(super) events: Data,
+    /// With `foreach` and a condition for the end: the events that `foreach` has worked on, as the condition sees them.
+    #[serde(default)]
+    pub(super) worked_on: Data,
     /// Filters of an `all`, also that of `until`, that have received their event.
     pub(super) matched: Vec<u32>,
     pub(super) correlation: BTreeMap<String, Data>,
@@ -34,7 +37,7 @@ pub(super) struct Resolved {
 impl Listening {
     /// Size of the received events, and of the events that wait for `foreach`, in bytes.
     pub(super) fn bytes(&self) -> u64 {
-        self.events.bytes() + self.queue.iter().map(item_bytes).sum::<u64>()
+        self.events.bytes() + self.worked_on.bytes() + self.queue.iter().map(item_bytes).sum::<u64>()
     }
 
     /// Number of received events.
@@ -42,12 +45,22 @@ impl Listening {
         self.events.items().map_or(0, List::len)
     }
 
-    /// The events as a list.
+    /// The output: events, or outputs of `foreach`, as a list.
     pub(super) fn list(&self) -> Data {
-        match &self.events {
-            Data::Arr(_) => self.events.clone(),
-            _ => Data::list(Vec::new()),
-        }
+        list_of(&self.events)
+    }
+
+    /// The events that a condition for the end sees, as a list.
+    pub(super) fn seen(&self, foreach: bool) -> Data {
+        list_of(if foreach { &self.worked_on } else { &self.events })
+    }
+}
+
+/// A list that is null while it has no item.
+fn list_of(items: &Data) -> Data {
+    match items {
+        Data::Arr(_) => items.clone(),
+        _ => Data::list(Vec::new()),
     }
 }
 

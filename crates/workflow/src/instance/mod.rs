@@ -37,6 +37,7 @@ pub(crate) use authorization::{unsupported_client, unsupported_grant};
 pub use event::{Cut, Environment, Event, FrameId};
 pub use filter::{ActiveFilter, accepts, has_attributes_of, start_filter};
 pub use permits::{Effect, Permits, Refused};
+pub(crate) use request::expand;
 pub use request::{RequestParts, SentRequest, read_answer};
 pub use rules::{ScheduleRuleError, firing_value, schedule_rule};
 pub use run::NextTask;

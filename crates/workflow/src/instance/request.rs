@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::authorization::Credentials;
 use super::scope::{Scope, text};
+use crate::api_document::Address;
 use crate::data::Data;
 use crate::error::{ErrorKind, WorkflowError};
 use crate::program::{Http, HttpOutput};
@@ -97,10 +98,34 @@ pub(super) fn request(
     Ok(RequestParts { method: http.method.clone(), url: url.into(), headers, body, credentials })
 }
 
-/// `{name}` in a URL is the value of that name in the input (RFC 6570, level 1).
+/// `{name}` in a URL is the value of that name in the input (RFC 6570, level 1); nothing if there is none.
 pub(super) fn fill(endpoint: &str, input: &Data) -> String {
-    let mut filled = String::with_capacity(endpoint.len());
-    let mut rest = endpoint;
+    expand(endpoint, |name| value_of(name, input))
+}
+
+/// `{name}` in the address of a channel is the value of that name in the input.
+///
+/// # Errors
+/// A validation error if a value is missing: the message would go to another topic.
+pub(super) fn fill_address(address: &Address, input: &Data) -> Result<String, WorkflowError> {
+    address.filled(|name| value_of(name, input)).map_err(|name| {
+        let address = &address.address;
+        let detail =
+            format!("the address `{address}` needs `{name}`, which the task's input does not have");
+        WorkflowError::new(ErrorKind::Validation, detail)
+    })
+}
+
+/// The text of a value of the input; empty if there is none.
+fn value_of(name: &str, input: &Data) -> String {
+    let value = input.get(name).map(Data::to_json).unwrap_or_default();
+    if value.is_null() { String::new() } else { text(value) }
+}
+
+/// Replaces each `{name}` by its value, percent-encoded.
+pub(crate) fn expand(template: &str, mut value: impl FnMut(&str) -> String) -> String {
+    let mut filled = String::with_capacity(template.len());
+    let mut rest = template;
     while let Some((before, after)) = rest.split_once('{') {
         filled.push_str(before);
         let Some((name, after)) = after.split_once('}') else {
@@ -108,8 +133,7 @@ pub(super) fn fill(endpoint: &str, input: &Data) -> String {
             rest = after;
             continue;
         };
-        let value = input.get(name).map(Data::to_json).unwrap_or_default();
-        let value = if value.is_null() { String::new() } else { text(value) };
+        let value = value(name);
         filled.extend(url::form_urlencoded::byte_serialize(value.as_bytes()).map(|part| match part {
             "+" => "%20",
             part => part,

@@ -1,6 +1,6 @@
 //! Compiles the text of a definition to a [`Program`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -93,10 +93,17 @@ pub(super) struct Compiler {
 pub(super) struct Uses {
     pub errors: BTreeMap<String, Located>,
     pub functions: BTreeMap<String, Located>,
-    pub retries: BTreeMap<String, Option<Arc<Retry>>>,
-    pub timeouts: BTreeMap<String, Option<DurationSpec>>,
+    pub retries: BTreeMap<String, Named<Arc<Retry>>>,
+    pub timeouts: BTreeMap<String, Named<DurationSpec>>,
     pub authentications: BTreeMap<String, Located>,
     pub secrets: Vec<String>,
+}
+
+/// A policy in `use`; `None` if it has problems, which are reported.
+pub(super) struct Named<T> {
+    pub policy: Option<T>,
+    /// The secrets that its expressions name: each task that uses it reads them.
+    pub secrets: BTreeSet<String>,
 }
 
 impl Compiler {
@@ -134,8 +141,6 @@ impl Compiler {
         if let Some(uses) = root.get("use") {
             self.uses(uses);
         }
-        // Those of policies in `use`, which belong to no task.
-        self.reader.secrets.clear();
         let (data, secrets_at_end) = self.workflow_data(root);
         let timeout = root.get("timeout").and_then(|timeout| self.timeout(timeout));
         let secrets_at_start = std::mem::take(&mut self.reader.secrets).into_iter().collect();
@@ -253,12 +258,14 @@ impl Compiler {
         self.uses.functions = named("functions");
         self.uses.authentications = named("authentications");
         for (name, value) in named("timeouts") {
-            let timeout = self.timeout(&value);
-            self.uses.timeouts.insert(name, timeout);
+            let policy = self.timeout(&value);
+            let secrets = std::mem::take(&mut self.reader.secrets);
+            self.uses.timeouts.insert(name, Named { policy, secrets });
         }
         for (name, value) in named("retries") {
-            let retry = self.retry_policy(&value);
-            self.uses.retries.insert(name, retry.map(Arc::new));
+            let policy = self.retry_policy(&value).map(Arc::new);
+            let secrets = std::mem::take(&mut self.reader.secrets);
+            self.uses.retries.insert(name, Named { policy, secrets });
         }
         if let Some(secrets) = uses.get("secrets") {
             match secrets.items() {
@@ -296,7 +303,10 @@ impl Compiler {
     pub fn timeout(&mut self, value: &Located) -> Option<DurationSpec> {
         if let Some(name) = value.text() {
             return match self.uses.timeouts.get(name) {
-                Some(timeout) => timeout.clone(),
+                Some(Named { policy, secrets }) => {
+                    self.reader.secrets.extend(secrets.iter().cloned());
+                    policy.clone()
+                }
                 None => {
                     self.reader
                         .problems

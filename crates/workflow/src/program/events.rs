@@ -6,7 +6,7 @@ use super::{
     Correlation, DataTest, Emit, EventFilter, Foreach, Listen, Mode, Pattern, Read, Strategy, Until,
 };
 use crate::document::Located;
-use crate::expression::expression_text;
+use crate::expression::{Template, expression_text};
 
 /// Maximum number of filters of one strategy.
 const MAX_FILTERS: usize = 64;
@@ -14,18 +14,30 @@ const MAX_FILTERS: usize = 64;
 impl Compiler {
     pub(super) fn emit(&mut self, value: &Located, metadata: Option<&Located>) -> Option<Emit> {
         let value = self.reader.object(value, "`emit`")?;
-        self.reader.check_keys(value, "`emit`", &["event"]);
+        if let Some(metadata) = value.get("metadata") {
+            let help =
+                "write it beside `emit`, with the same indentation: metadata: {topic: alarms/kitchen}";
+            let message = "`emit` has no key `metadata`: it is a key of the task";
+            self.reader.problems.add_with_help(metadata.place, message, help);
+        } else {
+            self.reader.check_keys(value, "`emit`", &["event"]);
+        }
         let event = self.reader.required(value, "event", "`emit`")?;
         self.reader.check_keys(event, "`event`", &["with"]);
         let with = self.reader.required(event, "with", "`event`")?;
         let with = self.reader.object(with, "`with`")?;
-        self.reader.required(with, "type", "an event");
+        let kind = self.reader.required(with, "type", "an event");
+        // Its problems are those of `with`.
+        let kind = kind.and_then(|kind| {
+            let kind = Template::parse(&kind.to_json(), &self.reader.variables(), self.reader.mode).ok()?;
+            Some(kind.literal()?.as_str()?.to_owned())
+        });
         let event = self.reader.template(with, "`with`");
         let topic = metadata.and_then(|metadata| metadata.get("topic"));
         let topic = topic.map(|topic| self.reader.template(topic, "`metadata.topic`"));
         let qos = metadata.and_then(|metadata| metadata.get("qos"));
         let qos = qos.map(|qos| self.reader.number(qos, "`metadata.qos`", 0, 2));
-        Some(Emit { event: event?, topic: settled(topic)?, qos: settled(qos)?.unwrap_or(1) as u8 })
+        Some(Emit { event: event?, kind, topic: settled(topic)?, qos: settled(qos)?.unwrap_or(1) as u8 })
     }
 
     pub(super) fn listen(

@@ -134,6 +134,14 @@ impl Program {
         })
     }
 
+    /// The emitted events whose type has no expression, each with its task and type.
+    pub fn constant_event_types(&self) -> impl Iterator<Item = (&Node, &Emit, &str)> {
+        self.nodes.iter().filter_map(|node| match &node.kind {
+            Kind::Emit(emit) => Some((node, emit, emit.kind.as_deref()?)),
+            _ => None,
+        })
+    }
+
     /// The tasks that run a workflow.
     pub fn runs(&self) -> impl Iterator<Item = &RunWorkflow> {
         self.nodes.iter().filter_map(|node| match &node.kind {
@@ -390,6 +398,8 @@ pub enum Backoff {
 pub struct Emit {
     /// `with`.
     pub event: Template,
+    /// The type of the event, if it is text without an expression.
+    pub kind: Option<String>,
     /// `metadata.topic`: the topic of the message.
     pub topic: Option<Template>,
     /// `metadata.qos`, 1 by default.
@@ -597,6 +607,15 @@ pub enum Channel {
     Operation(Resource, AsyncOperation),
 }
 
+impl Listen {
+    /// True if an expression over the events so far ends it.
+    pub(crate) fn has_end_condition(&self) -> bool {
+        let consume = self.consume.as_ref();
+        matches!(self.strategy.until, Some(Until::Condition(_)))
+            || consume.is_some_and(|consume| consume.condition.is_some() || consume.until.is_some())
+    }
+}
+
 /// The end of a subscription. Without any of them it does not end.
 #[derive(Debug, Default)]
 pub struct Consume {
@@ -604,9 +623,9 @@ pub struct Consume {
     pub amount: Option<u64>,
     /// The time from its start.
     pub duration: Option<DurationSpec>,
-    /// It goes on while this is true for the list of messages so far.
+    /// It goes on while this is true for the list of messages so far; with `foreach` those that it has worked on.
     pub condition: Option<Expression>,
-    /// It ends when this is true for the list of messages so far.
+    /// It ends when this is true for the same list.
     pub until: Option<Expression>,
 }
 

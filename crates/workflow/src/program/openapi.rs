@@ -57,6 +57,13 @@ impl Compiler {
             }
             None => ResourcePlace::Url(template),
             Some(text) => match file_of(text) {
+                Some(file) if is_absolute(text) => {
+                    // A stored definition of an earlier version may have it.
+                    let help = "name the file by its path in the folder of the app, such as apis/pets.yaml";
+                    let message = format!("`{text}` is an absolute path; a document is a file of the app");
+                    self.reader.deploy_problems.add_with_help(uri.place, message, help);
+                    ResourcePlace::File(file)
+                }
                 Some(file) => ResourcePlace::File(file),
                 None if text.starts_with("http://") || text.starts_with("https://") => {
                     ResourcePlace::Url(template)
@@ -71,6 +78,12 @@ impl Compiler {
         };
         Some(Resource { place, authentication })
     }
+}
+
+/// True if a `file:` URL has an absolute path.
+fn is_absolute(text: &str) -> bool {
+    let path = text.strip_prefix("file:").unwrap_or_default();
+    path.strip_prefix("//").unwrap_or(path).starts_with('/')
 }
 
 /// The path of a file of the app, relative to its folder.

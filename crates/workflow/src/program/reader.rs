@@ -46,6 +46,7 @@ impl Reader {
             }
             let help = match near(&key.text, known) {
                 Some(near) => format!("did you mean `{near}`?"),
+                None if known.len() == 1 => format!("there is only `{}`", known.join("")),
                 None => format!("there are {}", known.join(", ")),
             };
             self.problems.add_with_help(key.place, format!("{what} has no key `{}`", key.text), help);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::compile::Compiler;
+use super::compile::{Compiler, Named};
 use super::unreachable::unreachable;
 use super::{
     Backoff, Block, Case, DataFlow, DurationSpec, Flow, For, Fork, Kind, Node, NodeId, Retry, Try,
@@ -422,7 +422,10 @@ impl Compiler {
     fn retry(&mut self, value: &Located) -> Option<Arc<Retry>> {
         let Some(name) = value.text() else { return self.retry_policy(value).map(Arc::new) };
         match self.uses.retries.get(name) {
-            Some(retry) => retry.clone(),
+            Some(Named { policy, secrets }) => {
+                self.reader.secrets.extend(secrets.iter().cloned());
+                policy.clone()
+            }
             None => {
                 self.reader
                     .problems

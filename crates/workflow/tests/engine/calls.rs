@@ -321,6 +321,30 @@ do:
 }
 
 #[test]
+fn an_address_without_the_value_of_a_parameter_is_an_error() {
+    let to = "document: {endpoint: apis/bus.yaml}, operation: order";
+    for (with, place) in
+        [("message: {payload: 1}", "/do/0/send"), ("subscription: {consume: {amount: 1}}", "/do/0/send")]
+    {
+        for input in [json!({}), json!({"room": null}), json!({"room": ""}), json!("text")] {
+            let tasks = format!("do: [send: {{call: asyncapi, with: {{{to}, {with}}}}}]");
+            let mut host = Host::run(&tasks, input.clone());
+            host.answer("apis/bus.yaml", Ok(json!({"address": "bus/{room}/order"})));
+            let Some(Err(error)) = host.instance.result() else {
+                panic!("{with} {input}: {:?}", host.published)
+            };
+            assert_eq!((error.status, error.short_kind()), (400, "validation"), "{error:?}");
+            assert_eq!(error.instance.as_deref(), Some(place));
+            assert!(
+                error.detail.as_ref().unwrap().contains("`bus/{room}/order` needs `room`"),
+                "{error:?}"
+            );
+            assert!(host.published.is_empty() && host.listens.is_empty());
+        }
+    }
+}
+
+#[test]
 fn an_operation_of_asyncapi_sends_to_its_channel() {
     let tasks = "
 do:
@@ -375,6 +399,16 @@ fn a_subscription_collects_messages() {
         host.output()
     };
     assert_eq!(whole, json!([{"payload": 5, "headers": {"from": "me"}, "correlationId": "c1"}]));
+}
+
+#[test]
+fn the_end_of_a_subscription_with_foreach_sees_the_messages() {
+    for consume in ["{until: 'any(.payload.n == 2)'}", "{while: 'all(.payload.n < 2)'}"] {
+        let foreach = ", foreach: {item: message, do: [same: {set: '${ $message.payload.n * 10 }'}]}";
+        let mut host = Host::run(&subscribes(consume, foreach), json!({}));
+        (1..=3).for_each(|n| host.send(message("lamps/a", json!({"n": n}))));
+        assert_eq!(host.output(), json!([10, 20]), "{consume}");
+    }
 }
 
 #[test]

@@ -119,18 +119,32 @@ do:
 }
 
 #[test]
-fn foreach_until_a_condition_forgets_what_came_after() {
+fn until_with_foreach_sees_the_events_and_forgets_what_came_after() {
     let tasks = "
 do:
   - hear:
-      listen: {to: {any: [{with: {type: a}}], until: 'any(. == \"enough\")'}}
+      listen: {to: {any: [{with: {type: a}}], until: '. == [1, 2]'}}
       foreach: {do: [work: {call: work, with: '${ $item }'}]}
 ";
     let mut host = Host::run(tasks, json!({}));
     (1..=4).for_each(|n| host.send_event("a", json!(n)));
-    host.answer("work", Ok(json!("more")));
-    host.answer("work", Ok(json!("enough")));
-    assert_eq!(host.output(), json!(["more", "enough"]));
+    host.answer("work", Ok(json!("first")));
+    assert_eq!(host.status(), Status::Running);
+    host.answer("work", Ok(json!("second")));
+    assert_eq!(host.output(), json!(["first", "second"]));
+}
+
+#[test]
+fn until_with_foreach_sees_what_an_iteration_exports() {
+    let tasks = "
+do:
+  - hear:
+      listen: {to: {any: [{with: {type: a}}], until: '$context.last == 2'}}
+      foreach: {do: [keep: {set: '${ $item * 10 }'}], export: {as: '${ {last: $item} }'}}
+";
+    let mut host = Host::run(tasks, json!({}));
+    (1..=3).for_each(|n| host.send_event("a", json!(n)));
+    assert_eq!(host.output(), json!([10, 20]));
 }
 
 #[test]

@@ -119,6 +119,13 @@ fn secrets_are_looked_for_where_a_task_reads_them_and_only_there() {
     assert_eq!(fault(r#"do: [a: {set: {x: '${ $secrets["key"] }'}}]"#), at("/do/0/a"));
     assert_eq!(fault(r#"do: [a: {set: {x: '${ "Bearer \($secrets.key)" }'}}]"#), at("/do/0/a"));
     assert_eq!(fault("do: [a: {set: {x: '${ $secrets.key.part // 1 }'}}]"), at("/do/0/a"));
+    // Policies in `use` belong to each task that names them.
+    let uses = "use: {timeouts: {slow: {after: '${ $secrets.key }'}}, retries: {again: {delay: '${ $secrets.key }'}}}";
+    assert_eq!(fault(&format!("{uses}\ndo: [a: {{set: {{}}, timeout: slow}}]")), at("/do/0/a"));
+    let retried = format!("{uses}\ndo: [a: {{try: [b: {{set: {{}}}}], catch: {{retry: again}}}}]");
+    assert_eq!(fault(&retried), at("/do/0/a"));
+    assert_eq!(fault(&format!("{uses}\ntimeout: slow\ndo: [a: {{set: {{}}}}]")).unwrap().0, 403);
+    assert_eq!(fault(&format!("{uses}\ndo: [a: {{set: {{}}}}]")), None);
     // The inner task, not the list around it.
     assert_eq!(fault("do: [a: {do: [b: {set: {x: '${ $secrets.key }'}}]}]"), at("/do/0/a/do/0/b"));
     // Skipped, not read, or read as something that may be missing.

@@ -1,18 +1,19 @@
 //! Secrets: values that only functions can read. The control API can set and remove them, but not read them.
 
+mod mask;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use edgefaas_state::store::{Batch, CommitError, Durability, Store, StoreError};
 use parking_lot::RwLock;
+use serde_json::Value;
+
+use mask::Masked;
 
 /// Maximum size of a value, in bytes.
 pub const MAX_VALUE_BYTES: usize = 64 << 10;
-/// Shorter values are not masked: they would match too much text.
-const MIN_MASKED_BYTES: usize = 4;
-/// The replacement for a masked value.
-const MASK: &str = "***";
 
 /// Separates app and name in a key of the store. Neither can contain it. A key that begins with it has no app. A key without
 /// it was written by an earlier version, in which secrets belonged to the node.
@@ -35,7 +36,7 @@ pub struct Secrets {
 #[derive(Default)]
 struct Values {
     /// By app, then by name.
-    of_apps: BTreeMap<String, BTreeMap<String, String>>,
+    of_apps: BTreeMap<String, BTreeMap<String, Secret>>,
     /// By name: secrets of an earlier version, until [`Secrets::assign`] moves them.
     of_node: BTreeMap<String, String>,
     /// By name: secrets of an earlier version that no app named when [`Secrets::assign`] moved them. No function can read
@@ -43,6 +44,11 @@ struct Values {
     unassigned: BTreeMap<String, String>,
     /// By key: the cluster's values that secrets of this node alone replace.
     own: BTreeMap<String, SharedDigest>,
+}
+
+struct Secret {
+    value: String,
+    masked: Masked,
 }
 
 /// The name of a secret and its app; `app` is `None` for an unassigned secret of an earlier version.
@@ -266,27 +272,34 @@ impl Secrets {
         Ok(())
     }
 
-    /// Replaces the values of these secrets of an app in a text by `***`.
-    pub fn mask(&self, app: &str, names: &[String], mut text: String) -> String {
-        if names.is_empty() {
-            return text;
+    /// Replaces the secrets of an app in a text by `***`: values of at least four bytes, their base64, URL and JSON encodings, and
+    /// the start of a value where the text was cut (`…`). Other text that was made from a secret is not recognised.
+    pub fn mask(&self, app: &str, text: String) -> String {
+        match self.values.read().of_apps.get(app) {
+            Some(secrets) => mask::replace(secrets.values().map(|secret| &secret.masked), text),
+            None => text,
         }
-        let values = self.values.read();
-        // Each line of a value is masked too, because output is logged line by line.
-        let mut masked: Vec<&str> = names
-            .iter()
-            .filter_map(|name| values.get(app, name))
-            .flat_map(|value| std::iter::once(value.as_str()).chain(value.lines()))
-            .filter(|value| value.len() >= MIN_MASKED_BYTES)
-            .collect();
-        // Longest first: a value may contain a shorter one.
-        masked.sort_unstable_by_key(|value| std::cmp::Reverse(value.len()));
-        for value in masked {
-            if text.contains(value) {
-                text = text.replace(value, MASK);
+    }
+
+    /// [`mask`](Self::mask) for the strings, the names of fields and the numbers of a JSON value. A masked number becomes a string.
+    pub fn mask_json(&self, app: &str, value: Value) -> Value {
+        if !self.values.read().of_apps.contains_key(app) {
+            return value;
+        }
+        match value {
+            Value::String(text) => Value::String(self.mask(app, text)),
+            Value::Array(items) => items.into_iter().map(|item| self.mask_json(app, item)).collect(),
+            Value::Object(fields) => {
+                let masked = |(name, value)| (self.mask(app, name), self.mask_json(app, value));
+                Value::Object(fields.into_iter().map(masked).collect())
             }
+            Value::Number(number) => {
+                let text = number.to_string();
+                let masked = self.mask(app, text.clone());
+                if masked == text { Value::Number(number) } else { Value::String(masked) }
+            }
+            other => other,
         }
-        text
     }
 
     async fn commit(&self, name: &str, batch: Batch) -> Result<(), SecretError> {
@@ -297,7 +310,7 @@ impl Secrets {
 
 impl Values {
     fn get(&self, app: &str, name: &str) -> Option<&String> {
-        self.of_apps.get(app)?.get(name)
+        self.of_apps.get(app)?.get(name).map(|secret| &secret.value)
     }
 
     fn has(&self, app: &str, name: &str) -> bool {
@@ -305,7 +318,8 @@ impl Values {
     }
 
     fn insert(&mut self, app: &str, name: &str, value: String) {
-        self.of_apps.entry(app.to_owned()).or_default().insert(name.to_owned(), value);
+        let secret = Secret { masked: Masked::of(&value), value };
+        self.of_apps.entry(app.to_owned()).or_default().insert(name.to_owned(), secret);
     }
 
     fn remove(&mut self, app: &str, name: &str) {

@@ -1,0 +1,99 @@
+//! Workflows over `kill -9`: traces of durable instances, and rules that have not fired.
+
+use serde_json::{Value, json};
+
+use crate::support::{PATIENCE, Running};
+use crate::workflows::{App, HEAD, parsed, publish, received, subscribe, subscribed, wait_for};
+
+/// The spans of an instance: names with their ids and status, in the order of their ids.
+fn spans(node: &Running, id: &str) -> Vec<(String, String, String)> {
+    let found = parsed(&node.ok(&["trace", id, "-o", "json"]));
+    let text = |span: &Value, key: &str| span[key].as_str().unwrap().to_owned();
+    let of = |span: &Value| (text(span, "span_id"), text(span, "name"), text(span, "status"));
+    let mut spans: Vec<_> = found["spans"].as_array().unwrap().iter().map(of).collect();
+    spans.sort();
+    spans
+}
+
+#[test]
+fn the_trace_of_a_durable_instance_survives_a_kill() {
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path().join("data");
+    let mut node = Running::start(&data, &[]);
+    let flow = format!(
+        "document: {{ {HEAD}, name: flow, metadata: {{ durable: true }} }}
+do:
+  - a: {{ set: {{ x: 1 }} }}
+  - hold: {{ listen: {{ to: {{ one: {{ with: {{ type: mqtt.publish, subject: go }} }} }} }} }}
+  - again: {{ listen: {{ to: {{ one: {{ with: {{ type: mqtt.publish, subject: on }} }} }} }} }}
+  - b: {{ set: {{ x: 2 }} }}
+"
+    );
+    let app = App::new("app = \"flow\"\nworkflows = [\"*.yaml\"]\n", &[("flow.yaml", &flow)]);
+    node.ok(&["deploy", app.path()]);
+    publish(&node, "$faas/wf/flow/invoke", "{}", "1");
+    let at = |node: &Running, task: &str| {
+        let waits = |found: &[Value]| found.len() == 1 && found[0]["tasks"] == json!([task]);
+        wait_for(node, task, waits)[0]["id"].as_str().unwrap().to_owned()
+    };
+    let id = at(&node, "/do/1/hold");
+    let names = |spans: &[(String, String, String)]| {
+        let mut names: Vec<String> = spans
+            .iter()
+            .map(|(_, name, status)| format!("{name} {status}").trim_end().to_owned())
+            .collect();
+        names.sort();
+        names
+    };
+    for (task, topic, shown) in [
+        ("/do/1/hold", "go", &["flow waiting", "listen hold waiting", "set a"][..]),
+        ("/do/2/again", "on", &["flow waiting", "listen again waiting", "listen hold", "set a"]),
+    ] {
+        at(&node, task);
+        let before = spans(&node, &id);
+        assert_eq!(names(&before), shown);
+        node.kill();
+        node = Running::start(&data, &[]);
+        at(&node, task);
+        assert_eq!(spans(&node, &id), before, "the trace after the kill at {task}");
+        publish(&node, topic, "1", "1");
+    }
+    wait_for(&node, "it ends", <[Value]>::is_empty);
+    let until = std::time::Instant::now() + PATIENCE;
+    let all = ["flow", "listen again", "listen hold", "set a", "set b"];
+    while names(&spans(&node, &id)) != all {
+        assert!(std::time::Instant::now() < until, "{:?}", spans(&node, &id));
+    }
+}
+
+#[test]
+fn what_a_rule_has_counted_survives_each_kill() {
+    const COUNT: u32 = 12;
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path().join("data");
+    let mut node = Running::start(&data, &[]);
+    let flow = format!(
+        "document: {{ {HEAD}, name: flow, metadata: {{ durable: true, events: {{ count: {COUNT} }} }} }}
+schedule: {{ on: {{ one: {{ with: {{ type: mqtt.publish, subject: in }} }} }} }}
+do:
+  - say: {{ call: asyncapi, with: {{ channel: fired, message: {{ payload: '${{ [.[0].events[].data] }}' }} }} }}
+"
+    );
+    let manifest =
+        "app = \"flow\"\nworkflows = [\"*.yaml\"]\n[workflows.flow.permissions]\npublish = [\"fired\"]\n";
+    let app = App::new(manifest, &[("flow.yaml", &flow)]);
+    node.ok(&["deploy", app.path()]);
+    // An acknowledged event counts, and counts once, wherever the node is killed.
+    for number in 1..COUNT {
+        publish(&node, "in", &number.to_string(), if number % 2 == 0 { "2" } else { "1" });
+        if number % 3 == 0 {
+            node.kill();
+            node = Running::start(&data, &[]);
+        }
+    }
+    let fired = subscribe(&node, "fired", 1);
+    subscribed(&node, "fired");
+    publish(&node, "in", &COUNT.to_string(), "1");
+    let all: Vec<u32> = (1..=COUNT).collect();
+    assert_eq!(received(fired).trim(), format!("fired {}", json!(all)));
+}
