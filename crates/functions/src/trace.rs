@@ -136,7 +136,8 @@ impl TraceSpan {
         self
     }
 
-    fn text_bytes(&self) -> usize {
+    /// Size of its texts, in bytes.
+    pub fn text_bytes(&self) -> usize {
         let texts = [&self.trace, &self.id, &self.name, &self.input, &self.output];
         let optional = [&self.parent, &self.error];
         texts.into_iter().chain(optional.into_iter().flatten()).map(String::capacity).sum()

@@ -3,7 +3,8 @@
 use edgefaas_functions::trace::{TraceSpan, parent_span_id, span_id};
 use serde_json::{Value, json};
 
-use super::{Attribute, RESOURCE, attributes};
+use super::answer::{Message, PartialSuccess};
+use super::attributes::{Attribute, RESOURCE, attributes};
 
 /// Body of a request (`ExportTraceServiceRequest`).
 pub(super) fn document(spans: &[TraceSpan]) -> Value {
@@ -36,4 +37,51 @@ fn span(span: &TraceSpan) -> Value {
             None => json!({"code": 1}),
         },
     })
+}
+
+/// The spans that an answer (`ExportTraceServiceResponse`) rejects. Numbers of 64 bits are strings in this form; a plain number
+/// is accepted too.
+pub(super) fn partial_success(body: &[u8]) -> PartialSuccess {
+    // The collector has accepted the spans, whatever its body is.
+    let answer: Value = serde_json::from_slice(body).unwrap_or_default();
+    let partial = &answer["partialSuccess"];
+    let rejected = &partial["rejectedSpans"];
+    PartialSuccess {
+        rejected_spans: rejected.as_u64().or_else(|| rejected.as_str()?.parse().ok()).unwrap_or(0),
+        message: Message::new(partial["errorMessage"].as_str().unwrap_or_default()),
+    }
+}
+
+/// The reason in the body of an error (`google.rpc.Status`).
+pub(super) fn error_message(body: &[u8]) -> Message {
+    let status: Value = serde_json::from_slice(body).unwrap_or_default();
+    Message::new(status["message"].as_str().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_read_or_empty() {
+        let partial =
+            |rejected_spans, message| PartialSuccess { rejected_spans, message: Message::new(message) };
+        assert_eq!(
+            partial_success(br#"{"partialSuccess":{"rejectedSpans":"3","errorMessage":"no"}}"#),
+            partial(3, "no")
+        );
+        assert_eq!(partial_success(br#"{"partialSuccess":{"rejectedSpans":3}}"#), partial(3, ""));
+        for other in [
+            "",
+            "{}",
+            "[]",
+            "null",
+            "{\"partialSuccess\":[]}",
+            "{\"partialSuccess\":{\"rejectedSpans\":-1}}",
+        ] {
+            assert_eq!(partial_success(other.as_bytes()), partial(0, ""), "{other}");
+        }
+        assert_eq!(error_message(br#"{"code":3,"message":"bad"}"#), Message::new("bad"));
+        assert_eq!(error_message(b"<html>"), Message::default());
+    }
 }

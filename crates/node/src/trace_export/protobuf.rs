@@ -5,7 +5,8 @@ use bytes::Bytes;
 use edgefaas_functions::trace::{TraceSpan, parent_span_id, span_id};
 use prost::{Message, Oneof};
 
-use super::{Attribute, RESOURCE, attributes};
+use super::answer::{Message as Reason, PartialSuccess};
+use super::attributes::{Attribute, RESOURCE, attributes};
 
 #[derive(Clone, PartialEq, Message)]
 struct ExportTraceServiceRequest {
@@ -95,7 +96,49 @@ enum Value {
     Number(i64),
 }
 
-/// Body of a request.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ExportTraceServiceResponse {
+    #[prost(message, optional, tag = "1")]
+    partial_success: Option<ExportTracePartialSuccess>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ExportTracePartialSuccess {
+    #[prost(int64, tag = "1")]
+    rejected_spans: i64,
+    #[prost(string, tag = "2")]
+    error_message: String,
+}
+
+/// `google.rpc.Status`, the body of an error over HTTP.
+#[derive(Clone, PartialEq, Message)]
+struct ErrorStatus {
+    #[prost(string, tag = "2")]
+    message: String,
+}
+
+impl From<ExportTraceServiceResponse> for PartialSuccess {
+    fn from(answer: ExportTraceServiceResponse) -> Self {
+        let partial = answer.partial_success.unwrap_or_default();
+        Self {
+            rejected_spans: u64::try_from(partial.rejected_spans).unwrap_or(0),
+            message: Reason::new(&partial.error_message),
+        }
+    }
+}
+
+/// The spans that the body of an answer rejects.
+pub(super) fn partial_success(body: &[u8]) -> PartialSuccess {
+    // The collector has accepted the spans, whatever its body is.
+    ExportTraceServiceResponse::decode(body).unwrap_or_default().into()
+}
+
+/// The reason in the body of an error.
+pub(super) fn error_message(body: &[u8]) -> Reason {
+    Reason::new(&ErrorStatus::decode(body).unwrap_or_default().message)
+}
+
+/// A request.
 pub(super) fn document(spans: &[TraceSpan]) -> Bytes {
     let scope_spans = ScopeSpans {
         scope: Some(InstrumentationScope { name: "edgefaas".to_owned() }),
