@@ -6,7 +6,7 @@ use edgefaas_functions::trace::{TraceSpan, parent_span_id, span_id};
 use prost::{Message, Oneof};
 
 use super::answer::{Message as Reason, PartialSuccess};
-use super::attributes::{Attribute, RESOURCE, attributes};
+use super::attributes::{Attribute, End, RESOURCE, attributes};
 
 #[derive(Clone, PartialEq, Message)]
 struct ExportTraceServiceRequest {
@@ -52,7 +52,7 @@ struct Span {
     parent_span_id: Vec<u8>,
     #[prost(string, tag = "5")]
     name: String,
-    /// 1: internal.
+    /// See [`Role::number`](edgefaas_functions::trace::Role::number).
     #[prost(int32, tag = "6")]
     kind: i32,
     #[prost(fixed64, tag = "7")]
@@ -145,21 +145,22 @@ pub(super) fn document(spans: &[TraceSpan]) -> Bytes {
         spans: spans.iter().map(span).collect(),
     };
     let resource_spans = ResourceSpans {
-        resource: Some(Resource { attributes: RESOURCE.iter().map(attribute).collect() }),
+        resource: Some(Resource { attributes: RESOURCE.into_iter().map(attribute).collect() }),
         scope_spans: vec![scope_spans],
     };
     ExportTraceServiceRequest { resource_spans: vec![resource_spans] }.encode_to_vec().into()
 }
 
-fn attribute((key, value): &(&str, Attribute<'_>)) -> KeyValue {
+fn attribute((key, value): (&str, Attribute<'_>)) -> KeyValue {
     let value = match value {
-        Attribute::Text(text) => Value::Text((*text).to_owned()),
-        Attribute::Number(number) => Value::Number(i64::try_from(*number).unwrap_or(i64::MAX)),
+        Attribute::Text(text) => Value::Text(text.to_owned()),
+        Attribute::Number(number) => Value::Number(i64::try_from(number).unwrap_or(i64::MAX)),
     };
-    KeyValue { key: (*key).to_owned(), value: Some(AnyValue { value: Some(value) }) }
+    KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }) }
 }
 
 fn span(span: &TraceSpan) -> Span {
+    let end = End::of(span);
     Span {
         trace_id: bytes_of(&span.trace),
         span_id: bytes_of(&span_id(&span.id)),
@@ -171,14 +172,11 @@ fn span(span: &TraceSpan) -> Span {
             .map(bytes_of)
             .unwrap_or_default(),
         name: span.name.clone(),
-        kind: 1,
+        kind: span.role.number().into(),
         start_time_unix_nano: span.started_unix_us * 1000,
         end_time_unix_nano: (span.started_unix_us + span.duration_us) * 1000,
-        attributes: attributes(span).iter().map(attribute).collect(),
-        status: Some(match &span.error {
-            Some(error) => Status { message: error.clone(), code: 2 },
-            None => Status { message: String::new(), code: 1 },
-        }),
+        attributes: attributes(span).map(attribute).collect(),
+        status: Some(Status { message: end.message().to_owned(), code: end.code().into() }),
     }
 }
 
