@@ -9,7 +9,7 @@ use edgefaas_broker::QoS;
 use edgefaas_functions::invocation::{Invocation, InvocationError, Lineage, Outcome, Principal};
 use edgefaas_functions::invoker::{Attempt, Effects};
 use edgefaas_functions::registry::{Interest, LiveWorkflow, Waiter};
-use edgefaas_functions::trace::cut;
+use edgefaas_functions::trace::{Entry, cut};
 use edgefaas_isolates::{Event as FunctionEvent, Reply, RunError, Trigger, WorkflowStep};
 use edgefaas_workflow::instance::{Action, FrameId};
 use edgefaas_workflow::program::{Kind, NodeId, RunWorkflow};
@@ -381,6 +381,7 @@ impl Coordinator {
             id,
             depth: running.depth.saturating_add(1),
             trace_parent: self.context_of(running, node),
+            entry: Entry::Internal,
             parent: wait.then_some((running.id, frame)),
             root: Some(running.root.clone()),
             is_recovered: false,

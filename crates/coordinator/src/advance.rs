@@ -107,6 +107,7 @@ impl Coordinator {
             workflow: start.workflow,
             depth: start.depth,
             trace_parent,
+            entry: start.entry,
             parent: start.parent,
             answer: start.answer,
             kept_call: start.kept_call,

@@ -21,6 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use edgefaas_functions::durable::{AnswerTo, KeyClaim};
 use edgefaas_functions::invocation::InvocationError;
 use edgefaas_functions::registry::LiveWorkflow;
+use edgefaas_functions::trace::Entry;
 use edgefaas_state::store::{Batch, StoreError};
 use edgefaas_workflow::instance::{Action, Cut, FrameId, Instance, Permits, Refused, SnapshotError};
 use edgefaas_workflow::{DefinitionError, Environment, Event, WorkflowError};
@@ -72,6 +73,8 @@ struct StartRecord {
     memory_bytes: Option<u64>,
     depth: u8,
     trace_parent: Option<String>,
+    #[serde(default)]
+    entry: Entry,
     parent: Option<(u128, FrameId)>,
     /// The root instance, if this is a descendant of one.
     #[serde(default)]
@@ -216,6 +219,7 @@ impl Coordinator {
             memory_bytes: Some(running.memory_bytes),
             depth: running.depth,
             trace_parent: running.trace_parent.clone(),
+            entry: running.entry,
             parent: running.parent.map(|(id, frame)| (id.0, frame)),
             root: (running.root.id() != running.id).then(|| running.root.id().0),
             answer: running.answer.clone(),
@@ -567,6 +571,7 @@ impl Coordinator {
                 is_recovered: true,
                 memory_bytes: Some(start.memory_bytes.unwrap_or(u64::MAX)),
                 trace_parent: start.trace_parent,
+                entry: start.entry,
                 parent: start.parent.map(|(id, frame)| (Ulid(id), frame)),
                 answer: start.answer,
                 kept_call: start.kept_call,

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use edgefaas_broker::{Message, Origin, Publishing, QoS, RejectReason, Verdict, Version};
 use edgefaas_functions::durable::{Digest, KeyClaim, digest};
 use edgefaas_functions::registry::{Interest, LiveWorkflow, Routes, Waiter, has_rule};
-use edgefaas_functions::trace::TRACE_PARENT;
+use edgefaas_functions::trace::{Entry, TRACE_PARENT};
 use edgefaas_isolates::LogLevel;
 use edgefaas_manifest::Succession;
 use edgefaas_platform::Taken;
@@ -201,6 +201,7 @@ impl Coordinator {
             let mut start = Start::new(workflow, input, arrival.payload_bytes);
             start.depth = arrival.depth;
             start.trace_parent.clone_from(&arrival.trace_parent);
+            start.entry = Entry::Message;
             let key = order_key(&start.workflow, &event, &arrival);
             start.place = self.place_of(&start.workflow, &key);
             self.start_by_message(publishing, start, &key);

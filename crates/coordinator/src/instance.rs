@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use edgefaas_functions::durable::AnswerTo;
 use edgefaas_functions::registry::LiveWorkflow;
+use edgefaas_functions::trace::Entry;
 use edgefaas_workflow::instance::FrameId;
 use edgefaas_workflow::{ErrorKind, WorkflowError};
 use parking_lot::Mutex;
@@ -34,6 +35,8 @@ pub struct Running {
     pub(crate) workflow: Arc<LiveWorkflow>,
     pub(crate) depth: u8,
     pub(crate) trace_parent: Option<String>,
+    /// The door of the call that started it.
+    pub(crate) entry: Entry,
     /// The parent instance and the task that waits, if it waits for the end.
     pub(crate) parent: Option<(Ulid, FrameId)>,
     /// The answer's MQTT topic, if a client waits for one.
@@ -80,6 +83,8 @@ pub struct Start {
     pub depth: u8,
     /// W3C trace context.
     pub trace_parent: Option<String>,
+    /// The door of the call.
+    pub entry: Entry,
     /// Destination of the answer.
     pub answer: Option<AnswerTo>,
     /// The call, if its outcome is kept. The instance is then durable.
@@ -97,7 +102,7 @@ pub struct Start {
 }
 
 impl Start {
-    /// A start without a parent, an answer or a trace.
+    /// A start inside the node, without a parent, an answer or a trace.
     pub fn new(workflow: Arc<LiveWorkflow>, input: Value, input_bytes: usize) -> Self {
         Self {
             workflow,
@@ -106,6 +111,7 @@ impl Start {
             id: Ulid::generate(),
             depth: 0,
             trace_parent: None,
+            entry: Entry::Internal,
             parent: None,
             root: None,
             is_recovered: false,

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use edgefaas_broker::topic::TopicFilter;
 use edgefaas_broker::{Change, Space};
 use edgefaas_functions::registry::{Firing as Fires, LiveWorkflow, Occurrence, has_rule};
+use edgefaas_functions::trace::Entry;
 use edgefaas_manifest::next_after;
 use edgefaas_workflow::Event;
 use edgefaas_workflow::instance::{FrameId, schedule_rule};
@@ -192,7 +193,8 @@ impl Planned {
         if !is_due {
             return;
         }
-        let start = Start::new(workflow.clone(), Value::Object(Default::default()), 0);
+        let mut start = Start::new(workflow.clone(), Value::Object(Default::default()), 0);
+        start.entry = Entry::Schedule;
         match coordinator.registry.fires_here(&workflow.app, &workflow.name, occurrence) {
             Fires::Here => coordinator.start_alone(start),
             Fires::Elsewhere => {
@@ -271,7 +273,8 @@ impl Coordinator {
         let (mut changes, mut started) = (Vec::new(), Vec::new());
         for firing in firings {
             let input = input_of_firing(&workflow.program, &firing);
-            let Some(running) = self.enter_alone(Start::new(workflow.clone(), input, 0)) else { continue };
+            let start = Start { entry: Entry::Message, ..Start::new(workflow.clone(), input, 0) };
+            let Some(running) = self.enter_alone(start) else { continue };
             let entries = self.start_entries(&running, &mut running.state.lock(), None);
             let put =
                 |(key, value): (_, Vec<u8>)| Change { space: Space::Hook, key, value: Some(value.into()) };
@@ -301,7 +304,8 @@ impl Coordinator {
         for (name, firing) in fired {
             if let Some(workflow) = routes.workflow(&name) {
                 let input = input_of_firing(&workflow.program, &firing);
-                self.start_alone(Start::new(workflow.clone(), input, 0));
+                let start = Start { entry: Entry::Message, ..Start::new(workflow.clone(), input, 0) };
+                self.start_alone(start);
             }
         }
     }

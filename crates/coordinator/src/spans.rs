@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use edgefaas_functions::trace::conventions::{self, Attributes};
 use edgefaas_functions::trace::{
-    DATA_CHARS, SpanKind, SpanStatus, TraceSpan, Traces, connect, cut, parent_of, trace_id,
+    DATA_CHARS, Export, Role, SpanKind, SpanStatus, TraceSpan, Traces, connect, cut, parent_of, trace_id,
 };
 use edgefaas_workflow::Status;
 use edgefaas_workflow::instance::{Action, Note, NoteKind};
@@ -105,6 +106,25 @@ fn kind_and_name(running: &Running, node: Option<&Node>) -> (SpanKind, String) {
     }
 }
 
+fn role(running: &Running, node: Option<&Node>) -> Role {
+    match node.map(|node| &node.kind) {
+        None => running.entry.role(),
+        Some(Kind::Http(_) | Kind::OpenApi(_)) => Role::Client,
+        Some(Kind::Emit(_) | Kind::Publish(_)) => Role::Producer,
+        Some(_) => Role::Internal,
+    }
+}
+
+/// The attributes of an exported span.
+fn attributes(running: &Running, node: Option<&Node>) -> Attributes {
+    match node.map(|node| &node.kind) {
+        None => running.entry.of_workflow(&running.id.to_string()),
+        Some(Kind::Http(http)) => conventions::method(&http.method.to_ascii_uppercase()).collect(),
+        Some(Kind::Emit(_) | Kind::Publish(_)) => conventions::of_sending_task(),
+        Some(_) => Attributes::new(),
+    }
+}
+
 fn id_of_task(running: &Running, path: &str, number: u64) -> String {
     format!("{}{path}#{number}", running.id)
 }
@@ -165,6 +185,8 @@ impl OpenSpans {
                 id: open.id.clone(),
                 parent: open.parent.clone(),
                 kind,
+                role: role(running, node),
+                export: running.trace_parent.as_deref().map_or(Export::NotSampled, Export::of),
                 name,
                 started_unix_us: open.started_unix_us,
                 duration_us: unix_us.saturating_sub(open.started_unix_us),
@@ -173,6 +195,7 @@ impl OpenSpans {
                 input: open.input.clone(),
                 output: String::new(),
                 error: None,
+                attributes: Attributes::new(),
                 node: None,
             }
         };
@@ -193,7 +216,8 @@ impl OpenSpans {
         node: Option<&Node>,
         unix_us: u64,
     ) -> Option<TraceSpan> {
-        let trace = trace_id(running.trace_parent.as_deref()?)?;
+        let trace_parent = running.trace_parent.as_deref()?;
+        let trace = trace_id(trace_parent)?;
         let data = || cut(&note.value.start_of_json(4 * DATA_CHARS));
         if note.kind == NoteKind::Started {
             if node.is_some() && self.count >= max_tasks(traces) {
@@ -221,6 +245,8 @@ impl OpenSpans {
             id,
             parent,
             kind,
+            role: role(running, node),
+            export: Export::of(trace_parent),
             name,
             started_unix_us,
             duration_us: unix_us.saturating_sub(started_unix_us),
@@ -232,6 +258,10 @@ impl OpenSpans {
                 NoteKind::Cancelled => "cancelled".to_owned(),
                 _ => data(),
             }),
+            attributes: match traces.exports(trace_parent) {
+                true => attributes(running, node),
+                false => Attributes::new(),
+            },
             node: None,
         })
     }

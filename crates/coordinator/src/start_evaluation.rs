@@ -9,6 +9,7 @@ use edgefaas_broker::{Change, Space};
 use edgefaas_functions::durable::Digest;
 use edgefaas_functions::invocation::InvocationError;
 use edgefaas_functions::registry::{LiveWorkflow, has_rule};
+use edgefaas_functions::trace::Entry;
 use edgefaas_isolates::LogLevel;
 use edgefaas_workflow::Event;
 use edgefaas_workflow::instance::{ActiveFilter, accepts};
@@ -138,6 +139,7 @@ impl Coordinator {
             let mut start = Start::new(workflow.clone(), input, arrival.payload_bytes);
             start.depth = arrival.depth;
             start.trace_parent.clone_from(&arrival.trace_parent);
+            start.entry = Entry::Message;
             start.place = self.place_of(&workflow, &key);
             let Some(running) = self.enter_when_there_is_room(start, number.is_some()).await else {
                 continue;

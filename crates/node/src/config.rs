@@ -19,6 +19,7 @@ use crate::access::AccessSection;
 use crate::bridge::config::{self as bridge, BridgeConfigError, BridgeSection};
 use crate::memory_plan::{MemoryOverrides, MemoryPlan};
 use crate::tls::{ClientCertificates, TlsError, TlsSection};
+pub use crate::trace_export::config::{OtlpProtocol, OtlpUrlError, TracesSection};
 
 /// Configuration of a node. Every setting has a default, so an empty file is valid.
 #[derive(Debug, Clone, Deserialize)]
@@ -214,44 +215,6 @@ impl WorkflowsSection {
         limits.root.descendants = self.descendants;
         (limits.running, limits.instances) = (self.running, self.instances);
         limits
-    }
-}
-
-/// `[traces]`: recording of spans.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TracesSection {
-    /// Maximum number of spans in memory, 512 bytes each on average; 0 disables recording.
-    pub spans: usize,
-    /// Maximum number of traces that begin in a second; further ones are not recorded.
-    pub per_second: u64,
-    /// URL of an OpenTelemetry collector (OTLP over HTTP) that gets all spans, such as `http://127.0.0.1:4318`.
-    pub otlp: Option<String>,
-    /// The form of the spans for the collector.
-    pub otlp_protocol: OtlpProtocol,
-}
-
-/// A form of OTLP, in the words of `OTEL_EXPORTER_OTLP_PROTOCOL`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-pub enum OtlpProtocol {
-    /// JSON over HTTP.
-    #[default]
-    #[serde(rename = "http/json")]
-    HttpJson,
-    /// Protobuf over HTTP.
-    #[serde(rename = "http/protobuf")]
-    HttpProtobuf,
-}
-
-impl Default for TracesSection {
-    fn default() -> Self {
-        let limits = edgefaas_functions::trace::TraceLimits::default();
-        Self {
-            spans: limits.spans,
-            per_second: limits.per_second,
-            otlp: None,
-            otlp_protocol: OtlpProtocol::default(),
-        }
     }
 }
 
@@ -485,6 +448,9 @@ pub enum ConfigError {
     /// A bridge's settings are invalid.
     #[error(transparent)]
     Bridge(#[from] BridgeConfigError),
+    /// The URL of the collector is invalid.
+    #[error(transparent)]
+    OtlpUrl(#[from] OtlpUrlError),
     /// A number is out of range.
     #[error("{key} = {value} is out of range: {allowed}")]
     OutOfRange {
@@ -566,6 +532,7 @@ impl NodeConfig {
         self.tls.check()?;
         self.cluster.check()?;
         bridge::check(&self.bridges)?;
+        self.traces.collector()?;
         let out_of_range =
             |key, value: String, allowed| Err(ConfigError::OutOfRange { key, value, allowed });
         if let Some(max) = self.isolates.max.filter(|max| !(1..=100_000).contains(max)) {

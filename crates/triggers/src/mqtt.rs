@@ -23,6 +23,7 @@ use edgefaas_functions::problem::Problem;
 use edgefaas_functions::publisher::{ClientRecord, Publisher};
 use edgefaas_functions::registry::{LiveFunction, Registry};
 use edgefaas_functions::topics::{self, Call, CallKind, DEAD_LETTERS, is_open, may_trigger, parse_call};
+use edgefaas_functions::trace::Entry;
 use edgefaas_functions::workers::Workers;
 use edgefaas_isolates::{Event, MqttMessage, Reply, Trigger};
 use edgefaas_manifest::WhenFull;
@@ -202,6 +203,7 @@ impl TriggerHook {
         let mut start = Start::new(workflow.clone(), input, message.payload().len());
         start.depth = depth_of(origin);
         start.trace_parent = trace_parent(message);
+        start.entry = Entry::MqttCall;
         start.answer = answer.as_ref().map(answer_record);
         let mut claim = None;
         if let Some(request_id) = call.request_id.filter(|_| message.qos() > QoS::AtMostOnce) {

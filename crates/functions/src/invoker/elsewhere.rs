@@ -6,11 +6,14 @@ use std::time::{Duration, Instant};
 use edgefaas_cluster::calls::NotStarted;
 use edgefaas_isolates::Reply;
 
+use super::sent_spans::OpenSpan;
 use super::unfinished::Unfinished;
 use super::{Attempt, Effects, Entered, Invoker, Place};
 use crate::invocation::{Invocation, InvocationError, Outcome};
 use crate::registry::{Code, LiveFunction};
 use crate::remote::{Arrival, Elsewhere, Ended, NoNode, NodeFailure, RemoteNode, Repeat, ThisNode};
+use crate::trace::TraceSpan;
+use crate::trace::conventions::{self, Answered};
 
 /// Time for the way to another node and back, besides the limits of the function.
 const WAY: Duration = Duration::from_secs(1);
@@ -93,7 +96,11 @@ impl Invoker {
         let Entered { mut invocation, function, since, time_limit, event_bytes, _in_flight } = entered;
         let id = invocation.id.clone();
         let unix_us = self.clock.now_unix_us();
-        let traced = self.begin_trace(&mut invocation);
+        let mut traced = self.begin_trace(&mut invocation);
+        let call = OpenSpan::of_remote_call(self, &function, &mut invocation, &node.name);
+        if let (Some(call), Some((traced, _))) = (&call, &mut traced) {
+            traced.parent = call.id().map(str::to_owned);
+        }
         let placed = Placed { invocation, function: function.clone(), node, since };
         let mut unfinished = Unfinished::new(self, &function, id, traced, since);
         let deadline = since + time_limit;
@@ -105,7 +112,10 @@ impl Invoker {
                 let outcome = self.ended(&function, Outcome { id, result, timing, node: Some(node) });
                 match spans.is_empty() {
                     true => self.end_trace(traced, &function, &outcome, Duration::ZERO),
-                    false => spans.into_iter().for_each(|span| self.traces.add(span, |text| text)),
+                    false => self.record_spans_of_call(traced, spans, &outcome),
+                }
+                if let Some(call) = call {
+                    call.ended(outcome.result.as_ref().err());
                 }
                 outcome
             }
@@ -114,6 +124,9 @@ impl Invoker {
                 function.metrics.record_rejected();
                 let outcome = Outcome { id, result: Err(error), timing, node: None };
                 self.end_trace(traced, &function, &outcome, Duration::ZERO);
+                if let Some(call) = call {
+                    call.ended(outcome.result.as_ref().err());
+                }
                 outcome
             }
             Ended::Here => {
@@ -129,6 +142,24 @@ impl Invoker {
                 let here = Entered { invocation, function, since, time_limit, event_bytes, _in_flight };
                 Box::pin(self.run(here.here(ticket))).await
             }
+        }
+    }
+
+    /// Records the spans that another node has recorded for an invocation. Of these the invocation's own has its attributes here:
+    /// this node knows its event.
+    fn record_spans_of_call(
+        &self,
+        traced: Option<(Invocation, u64)>,
+        spans: Vec<TraceSpan>,
+        outcome: &Outcome,
+    ) {
+        for mut span in spans {
+            if let Some((invocation, _)) = traced.as_ref().filter(|(traced, _)| traced.id == span.id)
+                && invocation.trace_parent.as_deref().is_some_and(|parent| self.traces.exports(parent))
+            {
+                span.attributes = conventions::of_invocation(invocation, outcome, Answered::ByOutcome);
+            }
+            self.traces.add(span, |text| text);
         }
     }
 

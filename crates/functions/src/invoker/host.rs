@@ -18,12 +18,13 @@ use tokio_util::task::AbortOnDropHandle;
 use super::Invoker;
 use super::effects::{Effects, EffectsFull};
 use super::object_values::{UsedKeys, at_path, operation};
+use super::sent_spans::{NextSpan, SentSpans};
 use super::workflow_call::WorkflowCall;
 use crate::invocation::{Invocation, InvocationError, Lineage, Principal};
 use crate::outgoing;
 use crate::registry::LiveFunction;
 use crate::topics::{call_topic, functions_may_publish};
-use crate::trace::{context_of, with_context};
+use crate::trace::{SpanKind, context_of, with_context};
 
 /// Minimum number of bytes that a log line counts.
 const LINE_BYTES: usize = 16;
@@ -35,6 +36,7 @@ pub struct InvocationHost {
     invocation: String,
     /// The `traceparent` of what the invocation sends.
     trace_parent: Option<String>,
+    sent_spans: SentSpans,
     depth: u8,
     lineage: Option<Lineage>,
     pub(super) effects: Arc<Mutex<Effects>>,
@@ -65,6 +67,7 @@ impl InvocationHost {
             function,
             invocation: invocation.id.clone(),
             trace_parent: own,
+            sent_spans: SentSpans::default(),
             depth: invocation.depth,
             lineage: invocation.lineage.clone(),
             effects,
@@ -89,6 +92,16 @@ impl InvocationHost {
             ))
         })?;
         Ok(())
+    }
+
+    /// The span of what is sent next; `None` if it is not exported.
+    fn next_span(&mut self, kind: SpanKind) -> Option<NextSpan> {
+        self.sent_spans.next(&self.invoker, &self.invocation, self.trace_parent.as_deref(), kind)
+    }
+
+    /// The `traceparent` of what is sent: that of its span, or of the invocation.
+    fn context<'a>(&'a self, span: Option<&'a NextSpan>) -> Option<&'a str> {
+        span.map(|span| &*span.context).or(self.trace_parent.as_deref())
     }
 
     pub(super) fn not_permitted(&self, kind: &str, name: &str, key: &str) -> HostError {
@@ -152,8 +165,14 @@ impl Host for InvocationHost {
                 "the message has {bytes} bytes; the broker takes at most {max_bytes} (broker.max_packet)"
             )));
         }
-        let message = with_context(message, self.trace_parent.as_deref(), max_bytes);
-        self.effects.lock().publish(message).map_err(full)
+        let span = self.next_span(SpanKind::Publish);
+        let sent = span.as_ref().map(|_| (message.topic().as_str().to_owned(), message.payload().len()));
+        let message = with_context(message, self.context(span.as_ref()), max_bytes);
+        self.effects.lock().publish(message).map_err(full)?;
+        if let (Some(span), Some((topic, bytes))) = (span, sent) {
+            span.publish(&self.invoker, &self.function, &topic, bytes);
+        }
+        Ok(())
     }
 
     fn call(
@@ -207,10 +226,18 @@ impl Host for InvocationHost {
         &mut self,
         request: OutgoingRequest,
     ) -> Result<HostFuture<Result<IncomingResponse, HostError>>, HostError> {
-        let request = outgoing::check(request, &self.function.caller, self.trace_parent.as_deref())?;
+        let span = self.next_span(SpanKind::Request);
+        let request = outgoing::check(request, &self.function.caller, self.context(span.as_ref()))?;
         self.count_call()?;
         let (invoker, function) = (self.invoker.clone(), self.function.clone());
-        Ok(Box::pin(async move { Ok(invoker.http.fetch(&function.caller, request).await?) }))
+        let span = span.map(|span| span.request(&invoker, &function, (request.method(), request.url())));
+        Ok(Box::pin(async move {
+            let answer = invoker.http.fetch(&function.caller, request).await.map_err(FetchError::from);
+            if let Some(span) = span {
+                span.answered(&answer, |answer| answer.status);
+            }
+            answer.map_err(|error| error.error)
+        }))
     }
 
     fn fetch_streamed(
@@ -218,12 +245,18 @@ impl Host for InvocationHost {
         request: OutgoingRequest,
         body: HostFuture<Result<Bytes, HostError>>,
     ) -> Result<HostFuture<Result<StreamedResponse, FetchError>>, HostError> {
-        let request = outgoing::check(request, &self.function.caller, self.trace_parent.as_deref())?;
+        let span = self.next_span(SpanKind::Request);
+        let request = outgoing::check(request, &self.function.caller, self.context(span.as_ref()))?;
         self.count_call()?;
         let (invoker, function) = (self.invoker.clone(), self.function.clone());
+        let span = span.map(|span| span.request(&invoker, &function, (request.method(), request.url())));
         Ok(Box::pin(async move {
             let request = request.with_body(body.await?);
-            Ok(invoker.http.open(&function.caller, request).await?)
+            let answer = invoker.http.open(&function.caller, request).await.map_err(FetchError::from);
+            if let Some(span) = span {
+                span.answered(&answer, |answer| answer.status);
+            }
+            answer
         }))
     }
 

@@ -6,6 +6,7 @@ mod elsewhere;
 mod host;
 mod object_calls;
 mod object_values;
+mod sent_spans;
 mod unfinished;
 mod workflow_call;
 
@@ -35,7 +36,8 @@ use crate::publisher::Publisher;
 use crate::registry::{LiveFunction, Registry, SharedInterests, Ticket};
 use crate::remote::{Elsewhere, RemoteNode};
 use crate::secrets::Secrets;
-use crate::trace::{Traces, new_trace_parent, of_invocation, trace_id};
+use crate::trace::conventions::{self, Answered};
+use crate::trace::{TraceSpan, Traces, new_trace_parent, of_invocation, trace_id};
 
 /// Runs invocations of functions.
 pub struct Invoker {
@@ -365,10 +367,28 @@ impl Invoker {
         outcome: &Outcome,
         state: Duration,
     ) {
+        self.end_trace_of(traced, function, outcome, (state, Answered::ByOutcome));
+    }
+
+    fn end_trace_of(
+        &self,
+        traced: Option<(Invocation, u64)>,
+        function: &LiveFunction,
+        outcome: &Outcome,
+        (state, answered): (Duration, Answered),
+    ) {
         let Some((invocation, started_unix_us)) = traced else { return };
-        if let Some(span) = of_invocation(&invocation, outcome, started_unix_us, state.as_micros() as u64) {
-            self.traces.add(span, |text| self.secrets.mask(&function.app, text));
+        let span = of_invocation(&invocation, outcome, started_unix_us, state.as_micros() as u64);
+        let Some(mut span) = span else { return };
+        if invocation.trace_parent.as_deref().is_some_and(|parent| self.traces.exports(parent)) {
+            span.attributes = conventions::of_invocation(&invocation, outcome, answered);
         }
+        self.record(span, function);
+    }
+
+    /// Records a span of a function.
+    fn record(&self, span: TraceSpan, function: &LiveFunction) {
+        self.traces.add(span, |text| self.secrets.mask(&function.app, text));
     }
 
     /// Counts an outcome, and logs it if it is a failure.
@@ -445,7 +465,7 @@ impl Invoker {
             Err(error) => (Err(error), None),
         };
         let outcome = Outcome { id, result, timing, node };
-        self.end_trace(traced, function, &outcome, Duration::ZERO);
+        self.end_trace_of(traced, function, &outcome, (Duration::ZERO, Answered::Otherwise));
         let Outcome { result, timing, node, .. } = outcome;
         let none = || Effects::of(0, &self.effect_bytes);
         let result = result.map(|reply| (reply, effects.unwrap_or_else(none)));

@@ -39,6 +39,16 @@ pub struct Checked {
 }
 
 impl Checked {
+    /// The method.
+    pub fn method(&self) -> &Method {
+        &self.method
+    }
+
+    /// The URL, with its query.
+    pub fn url(&self) -> &Url {
+        &self.url
+    }
+
     /// This request with another body.
     pub fn with_body(self, body: Bytes) -> Self {
         Self { body, ..self }

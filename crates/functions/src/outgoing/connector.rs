@@ -11,10 +11,11 @@ use std::vec;
 use bytes::Bytes;
 use http::Uri;
 use http_body_util::Full;
+use hyper::body::Body;
 use hyper_rustls::{ConfigBuilderExt, HttpsConnector, MaybeHttpsStream};
-use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::dns::Name;
+use hyper_util::client::legacy::{Builder, Client};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
 use rustls::crypto::ring;
@@ -30,6 +31,10 @@ use super::lookup::{LookupError, lookup};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// An unused connection is closed after this time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// A connection that speaks HTTP/2 alone is checked by a PING after this time without data, while it has a request.
+const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
+/// It is closed if the PING has no answer within this time.
+const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of unused connections of one caller to one server.
 const MAX_IDLE_PER_SERVER: usize = 8;
 
@@ -45,15 +50,36 @@ pub(super) type Connections = Client<Connector, Full<Bytes>>;
 
 /// Creates an empty connection pool.
 pub(super) fn connections(permissions: Arc<CallerPermissions>, lookups: FairPool, tls: Tls) -> Connections {
-    let connector = Connector { tcp: TcpConnector { permissions, lookups }, tls };
-    Client::builder(TokioExecutor::new())
+    builder().build(Connector { tcp: TcpConnector { permissions, lookups }, tls })
+}
+
+/// Creates an empty pool of connections that speak HTTP/2 alone.
+pub(super) fn http2_connections<B>(
+    permissions: Arc<CallerPermissions>,
+    lookups: FairPool,
+    tls: Tls,
+) -> Client<Connector, B>
+where
+    B: Body<Data = Bytes> + Send,
+{
+    builder()
+        .http2_only(true)
+        .timer(TokioTimer::new())
+        .http2_keep_alive_interval(HTTP2_PING_INTERVAL)
+        .http2_keep_alive_timeout(HTTP2_PING_TIMEOUT)
+        .build(Connector { tcp: TcpConnector { permissions, lookups }, tls })
+}
+
+fn builder() -> Builder {
+    let mut builder = Client::builder(TokioExecutor::new());
+    builder
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(IDLE_TIMEOUT)
         .pool_max_idle_per_host(MAX_IDLE_PER_SERVER)
         .http1_max_buf_size(HTTP1_BUFFER_BYTES)
         .http2_initial_stream_window_size(HTTP2_STREAM_BYTES)
-        .http2_initial_connection_window_size(HTTP2_CONNECTION_BYTES)
-        .build(connector)
+        .http2_initial_connection_window_size(HTTP2_CONNECTION_BYTES);
+    builder
 }
 
 /// The TLS configuration of all callers. It is created for the first https request, because loading the system's root

@@ -6,6 +6,7 @@ mod check;
 mod connector;
 mod error;
 mod fair_pool;
+mod http2;
 mod lookup;
 mod own_addresses;
 mod response;
@@ -29,6 +30,7 @@ use self::connector::{Tls, connections};
 pub use self::error::FetchError;
 use self::error::{server, shown};
 use self::fair_pool::{FairPool, Share};
+pub use self::http2::Http2;
 use self::lookup::{LookupError, lookup};
 use self::response::Answer;
 

@@ -11,7 +11,7 @@ use super::outcome;
 use super::{NoNode, NodeFailure, Placement, Placer, RemoteNode};
 use crate::invocation::{Invocation, InvocationError, Timing};
 use crate::registry::{Code, LiveFunction};
-use crate::trace::{TraceSpan, trace_id};
+use crate::trace::TraceSpan;
 
 /// Maximum number of nodes that are tried for one invocation.
 const MAX_TRIED: usize = 8;
@@ -178,11 +178,11 @@ fn ended(
     // The way there and back counts as waiting.
     let on_the_way = taken.saturating_sub(there.queue + there.start + there.execution);
     let timing = Timing { queue: (sent - arrival.at) + on_the_way + there.queue, ..there };
-    let spans = match invocation.trace_parent.as_deref().and_then(trace_id) {
-        Some(trace) if !spans.is_empty() => {
+    let spans = match invocation.trace_parent.as_deref() {
+        Some(trace_parent) if !spans.is_empty() => {
             let arrived = (sent - arrival.at) + on_the_way / 2;
             let arrived_unix_us = arrival.unix_us + arrived.as_micros() as u64;
-            outcome::decode_spans(spans, trace, &node.name, arrived_unix_us)
+            outcome::decode_spans(spans, trace_parent, &node.name, arrived_unix_us)
         }
         _ => Vec::new(),
     };

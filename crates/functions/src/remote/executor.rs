@@ -84,16 +84,19 @@ impl Executor {
         // A node that drains waits until the answer is sent.
         let _in_flight = self.parts.invoker.in_flight();
         let arrived_unix_us = self.parts.clock.now_unix_us();
-        let trace = head.trace_parent.as_deref().and_then(trace_id).map(str::to_owned);
+        let trace_parent = head.trace_parent.clone();
         let id = head.id.clone();
         let done = match head.is_repeated {
             true => self.repeated(&mut call, head, body).await,
             false => self.once(&mut call, head, body).await,
         };
         let Some((mut head, body)) = done else { return };
-        if let Some(trace) = trace.filter(|_| !head.is_refused) {
-            let spans = self.parts.traces.since(&trace, &id, arrived_unix_us);
-            head.spans = outcome::encode_spans(spans, arrived_unix_us);
+        if let Some(trace_parent) = trace_parent.filter(|_| !head.is_refused)
+            && let Some(trace) = trace_id(&trace_parent)
+        {
+            let traces = &self.parts.traces;
+            let spans = traces.since(trace, &id, arrived_unix_us);
+            head.spans = outcome::encode_spans(spans, arrived_unix_us, traces.exports(&trace_parent));
         }
         if let Err(error) = call.finish(head, body).await {
             tracing::debug!(node_id = peer, id, %error, "the outcome of a call did not reach its caller");

@@ -9,7 +9,7 @@ use prost::Message;
 
 use super::error_message::ErrorMessage;
 use crate::invocation::{InvocationError, Timing};
-use crate::trace::{SpanKind, SpanStatus, TraceSpan};
+use crate::trace::{Export, Role, SpanKind, SpanStatus, TraceSpan, trace_id};
 
 /// The part of an answer that this node cannot decode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -61,7 +61,7 @@ struct Span {
     id: String,
     #[prost(string, optional, tag = "2")]
     parent: Option<String>,
-    /// 0 function, 1 workflow, 2 task.
+    /// 0 function, 1 workflow, 2 task, 3 request, 4 message.
     #[prost(uint32, tag = "3")]
     kind: u32,
     #[prost(string, tag = "4")]
@@ -81,6 +81,12 @@ struct Span {
     /// The node that recorded it, if that is a third one.
     #[prost(string, optional, tag = "11")]
     node: Option<String>,
+    /// See [`Role::number`]; 0 from a node of an earlier version.
+    #[prost(uint32, tag = "12")]
+    role: u32,
+    /// True if the node that sends the span exports it.
+    #[prost(bool, tag = "13")]
+    is_exported: bool,
 }
 
 /// The form of an outcome.
@@ -154,8 +160,9 @@ pub fn decode(answer: Answer) -> Result<(Result<Reply, InvocationError>, Timing)
     Ok((Ok(reply), timing))
 }
 
-/// The spans of a call that arrived at `arrived_unix_us`; as many as fit.
-pub fn encode_spans(spans: Vec<TraceSpan>, arrived_unix_us: u64) -> Bytes {
+/// The spans of a call that arrived at `arrived_unix_us`; as many as fit. `is_exporting` is true if this node exports those of
+/// sampled traces.
+pub fn encode_spans(spans: Vec<TraceSpan>, arrived_unix_us: u64, is_exporting: bool) -> Bytes {
     let mut message = Spans::default();
     let mut bytes = 0;
     for span in spans {
@@ -171,6 +178,12 @@ pub fn encode_spans(spans: Vec<TraceSpan>, arrived_unix_us: u64) -> Bytes {
             output: span.output,
             error: span.error,
             node: span.node.map(|node| node.to_string()),
+            role: span.role.number().into(),
+            is_exported: match span.export {
+                Export::Wanted => is_exporting,
+                Export::NotSampled => false,
+                Export::Elsewhere => true,
+            },
         };
         // With its tag and its length.
         bytes += span.encoded_len() + 8;
@@ -182,13 +195,15 @@ pub fn encode_spans(spans: Vec<TraceSpan>, arrived_unix_us: u64) -> Bytes {
     message.encode_to_vec().into()
 }
 
-/// The spans of an answer from `node`, of trace `trace`. Their call arrived there at about `arrived_unix_us`.
+/// The spans of an answer from `node`, in the trace of `trace_parent`. Their call arrived there at about `arrived_unix_us`. None
+/// if `trace_parent` is not valid.
 pub fn decode_spans(
     bytes: Bytes,
-    trace: &str,
+    trace_parent: &str,
     node: &std::sync::Arc<str>,
     arrived_unix_us: u64,
 ) -> Vec<TraceSpan> {
+    let Some(trace) = trace_id(trace_parent) else { return Vec::new() };
     // Without its spans the outcome is as good.
     let message = Spans::decode(bytes).unwrap_or_default();
     let span = |span: Span| TraceSpan {
@@ -198,8 +213,12 @@ pub fn decode_spans(
         kind: match span.kind {
             1 => SpanKind::Workflow,
             2 => SpanKind::Task,
+            3 => SpanKind::Request,
+            4 => SpanKind::Publish,
             _ => SpanKind::Function,
         },
+        role: Role::from_number(span.role),
+        export: if span.is_exported { Export::Elsewhere } else { Export::of(trace_parent) },
         name: span.name,
         started_unix_us: arrived_unix_us.saturating_add(span.offset_us),
         duration_us: span.duration_us,
@@ -208,6 +227,7 @@ pub fn decode_spans(
         input: span.input,
         output: span.output,
         error: span.error,
+        attributes: Vec::new(),
         node: Some(span.node.map_or_else(|| node.clone(), Into::into)),
     };
     message.spans.into_iter().map(span).collect()
@@ -280,7 +300,8 @@ mod tests {
         fn any_bytes_are_an_outcome_or_an_error(result in prop::collection::vec(any::<u8>(), 0..200), body in prop::collection::vec(any::<u8>(), 0..50)) {
             let head = OutcomeHead { result: result.clone().into(), ..OutcomeHead::default() };
             let _ = decode(Answer { head, body: body.into() });
-            decode_spans(result.into(), "t", &"hall".into(), 0);
+            let trace_parent = crate::trace::new_trace_parent();
+            decode_spans(result.into(), &trace_parent, &"hall".into(), 0);
         }
     }
 }

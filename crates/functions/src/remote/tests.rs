@@ -19,7 +19,7 @@ use crate::durable::{KeepLimits, Retention};
 use crate::invocation::{Invocation, InvocationError, Principal, Timing};
 use crate::registry::{LiveFunction, function_of};
 use crate::test_node::TestNode;
-use crate::trace::{SpanKind, SpanStatus, TraceLimits, TraceSpan, Traces};
+use crate::trace::{Export, Role, SpanKind, SpanStatus, TraceLimits, TraceSpan, Traces};
 
 /// Places on these nodes in order, then as `last` says.
 struct InOrder {
@@ -200,6 +200,8 @@ async fn spans_of_another_node_are_shown_by_the_clock_of_this_one() {
         id: "01J".into(),
         parent: None,
         kind: SpanKind::Task,
+        role: Role::Client,
+        export: Export::Wanted,
         name: "f".into(),
         started_unix_us,
         duration_us: 9,
@@ -208,15 +210,22 @@ async fn spans_of_another_node_are_shown_by_the_clock_of_this_one() {
         input: "in".into(),
         output: "out".into(),
         error: None,
+        attributes: Vec::new(),
         node: None,
     };
     // The clock of the other node is years off.
     let arrived = 9_000_000_000_000_000;
-    let bytes = outcome::encode_spans(vec![span(arrived + 5), span(arrived + 8)], arrived);
-    let spans = outcome::decode_spans(bytes, trace, &"hall".into(), 100);
+    let sent = |is_exporting| {
+        let bytes =
+            outcome::encode_spans(vec![span(arrived + 5), span(arrived + 8)], arrived, is_exporting);
+        outcome::decode_spans(bytes, &format!("00-{trace}-b7ad6b7169203331-01"), &"hall".into(), 100)
+    };
+    let spans = sent(false);
     assert_eq!(spans.iter().map(|span| span.started_unix_us).collect::<Vec<_>>(), [105, 108]);
     assert_eq!((spans[0].kind, spans[0].phases_us), (SpanKind::Task, [1, 2, 3, 4]));
-    assert_eq!(spans[0].node.as_deref(), Some("hall"));
+    assert_eq!((spans[0].node.as_deref(), spans[0].role), (Some("hall"), Role::Client));
+    assert_eq!((&*spans[0].trace, spans[0].export), (trace, Export::Wanted));
+    assert_eq!(sent(true)[0].export, Export::Elsewhere, "only one node exports a span");
 }
 
 /// An executing node without functions, and calls to it.

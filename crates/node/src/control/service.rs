@@ -15,7 +15,7 @@ use edgefaas_functions::invocation::{Invocation, InvocationError, Principal};
 use edgefaas_functions::logs::LogLine;
 use edgefaas_functions::registry::{Deploy, DeployError, LiveApp, Scope};
 use edgefaas_functions::secrets::{SecretError, SecretName};
-use edgefaas_functions::trace::TRACE_PARENT;
+use edgefaas_functions::trace::{Entry, TRACE_PARENT};
 use edgefaas_isolates::{DirectCall, Event, Trigger};
 use futures_util::Stream;
 use tokio::sync::{broadcast, mpsc};
@@ -153,6 +153,7 @@ impl Control for ControlService {
             let body = &invocation.event.body;
             let mut start = Start::new(workflow, input_of(body), body.len());
             start.trace_parent = invocation.trace_parent.take();
+            start.entry = Entry::Grpc;
             let coordinator = self.parts.coordinator.clone();
             let outcome =
                 self.parts.workers.run(async move { coordinator.run_workflow(start).await }).await;

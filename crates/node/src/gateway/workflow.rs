@@ -6,6 +6,7 @@ use edgefaas_coordinator::{KeptCall, Start, declared_input_of};
 use edgefaas_functions::durable::{Claim, Keep, digest};
 use edgefaas_functions::invocation::{InvocationError, Outcome};
 use edgefaas_functions::problem::Problem;
+use edgefaas_functions::trace::Entry;
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request};
 use hyper::body::Incoming;
@@ -80,6 +81,7 @@ pub(super) async fn run(
     };
     let mut start = Start::new(workflow, input, body.len());
     start.trace_parent = header_text(&head.headers, "traceparent");
+    start.entry = Entry::Http;
     if let Some(durable_request) = durable_request {
         let headers = header_list(&head.headers);
         return accept(gateway, start, &body, &headers, durable_request, &authorised, progress).await;

@@ -38,7 +38,7 @@ use self::startup_checks::{check_credentials, files_with_keys};
 use crate::access::{Access, AccessControl, AccessHook, Policy};
 use crate::bridge::{Bridges, LoopPreventionHook};
 use crate::cluster::{Cluster, LoadSources, PolicyPlacer, artefacts, begin_policy, calls};
-use crate::config::{NodeConfig, OtlpProtocol};
+use crate::config::{ConfigError, NodeConfig};
 use crate::control::{self, ClusterCommands, ControlParts, NodeFacts};
 use crate::gateway::Gateway;
 use crate::gateway::auth::GatewayAuth;
@@ -53,6 +53,7 @@ use crate::settings::{
     max_message_bytes, step_durability, store_options, trace_limits,
 };
 use crate::tls::{ClientCertificates, Tls};
+use crate::trace_export::config::Collector;
 use edgefaas_cluster::calls::CallLimits;
 use edgefaas_functions::remote::{Elsewhere, Executor, ExecutorParts, RememberLimits, Remembered};
 use edgefaas_triggers::mqtt::{Targets, TriggerHook};
@@ -92,7 +93,7 @@ struct Parts {
     websocket: Arc<WebSocketGateway>,
     gateway_connections: usize,
     /// See [`config::TracesSection::otlp`](crate::config::TracesSection::otlp).
-    otlp: Option<(String, OtlpProtocol)>,
+    otlp: Option<Collector>,
     bridges: Arc<Bridges>,
     cluster: Arc<Cluster>,
     placer: Arc<PolicyPlacer>,
@@ -168,7 +169,8 @@ impl Node {
         let storage = Arc::new(BrokerStorage::new(store.clone()));
         let broker = Broker::open(broker_config(&config, &plan, clock.clone()), hooks, storage.clone())
             .map_err(BuildError::Broker)?;
-        let traces = Arc::new(Traces::new(trace_limits(&config), config.traces.otlp.is_some()));
+        let collector = config.traces.collector().map_err(ConfigError::from)?;
+        let traces = Arc::new(Traces::new(trace_limits(&config), collector.is_some()));
         let recoveries = Arc::<Recoveries>::default();
         let drain = Arc::<Drain>::default();
         let firings = Arc::<Firings>::default();
@@ -380,7 +382,7 @@ impl Node {
             gateway,
             websocket: Arc::new(websocket),
             gateway_connections,
-            otlp: config.traces.otlp.map(|url| (url, config.traces.otlp_protocol)),
+            otlp: collector,
             bridges,
             cluster,
             placer,

@@ -5,7 +5,8 @@ use bytes::Bytes;
 use edgefaas_functions::trace::{TraceSpan, parent_span_id, span_id};
 use prost::{Message, Oneof};
 
-use super::{Attribute, RESOURCE, attributes};
+use super::answer::{Message as Reason, PartialSuccess};
+use super::attributes::{Attribute, End, RESOURCE, attributes};
 
 #[derive(Clone, PartialEq, Message)]
 struct ExportTraceServiceRequest {
@@ -51,7 +52,7 @@ struct Span {
     parent_span_id: Vec<u8>,
     #[prost(string, tag = "5")]
     name: String,
-    /// 1: internal.
+    /// See [`Role::number`](edgefaas_functions::trace::Role::number).
     #[prost(int32, tag = "6")]
     kind: i32,
     #[prost(fixed64, tag = "7")]
@@ -95,28 +96,71 @@ enum Value {
     Number(i64),
 }
 
-/// Body of a request.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct ExportTraceServiceResponse {
+    #[prost(message, optional, tag = "1")]
+    partial_success: Option<ExportTracePartialSuccess>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ExportTracePartialSuccess {
+    #[prost(int64, tag = "1")]
+    rejected_spans: i64,
+    #[prost(string, tag = "2")]
+    error_message: String,
+}
+
+/// `google.rpc.Status`, the body of an error over HTTP.
+#[derive(Clone, PartialEq, Message)]
+struct ErrorStatus {
+    #[prost(string, tag = "2")]
+    message: String,
+}
+
+impl From<ExportTraceServiceResponse> for PartialSuccess {
+    fn from(answer: ExportTraceServiceResponse) -> Self {
+        let partial = answer.partial_success.unwrap_or_default();
+        Self {
+            rejected_spans: u64::try_from(partial.rejected_spans).unwrap_or(0),
+            message: Reason::new(&partial.error_message),
+        }
+    }
+}
+
+/// The spans that the body of an answer rejects.
+pub(super) fn partial_success(body: &[u8]) -> PartialSuccess {
+    // The collector has accepted the spans, whatever its body is.
+    ExportTraceServiceResponse::decode(body).unwrap_or_default().into()
+}
+
+/// The reason in the body of an error.
+pub(super) fn error_message(body: &[u8]) -> Reason {
+    Reason::new(&ErrorStatus::decode(body).unwrap_or_default().message)
+}
+
+/// A request.
 pub(super) fn document(spans: &[TraceSpan]) -> Bytes {
     let scope_spans = ScopeSpans {
         scope: Some(InstrumentationScope { name: "edgefaas".to_owned() }),
         spans: spans.iter().map(span).collect(),
     };
     let resource_spans = ResourceSpans {
-        resource: Some(Resource { attributes: RESOURCE.iter().map(attribute).collect() }),
+        resource: Some(Resource { attributes: RESOURCE.into_iter().map(attribute).collect() }),
         scope_spans: vec![scope_spans],
     };
     ExportTraceServiceRequest { resource_spans: vec![resource_spans] }.encode_to_vec().into()
 }
 
-fn attribute((key, value): &(&str, Attribute<'_>)) -> KeyValue {
+fn attribute((key, value): (&str, Attribute<'_>)) -> KeyValue {
     let value = match value {
-        Attribute::Text(text) => Value::Text((*text).to_owned()),
-        Attribute::Number(number) => Value::Number(i64::try_from(*number).unwrap_or(i64::MAX)),
+        Attribute::Text(text) => Value::Text(text.to_owned()),
+        Attribute::Number(number) => Value::Number(i64::try_from(number).unwrap_or(i64::MAX)),
     };
-    KeyValue { key: (*key).to_owned(), value: Some(AnyValue { value: Some(value) }) }
+    KeyValue { key: key.to_owned(), value: Some(AnyValue { value: Some(value) }) }
 }
 
 fn span(span: &TraceSpan) -> Span {
+    let end = End::of(span);
     Span {
         trace_id: bytes_of(&span.trace),
         span_id: bytes_of(&span_id(&span.id)),
@@ -128,14 +172,11 @@ fn span(span: &TraceSpan) -> Span {
             .map(bytes_of)
             .unwrap_or_default(),
         name: span.name.clone(),
-        kind: 1,
+        kind: span.role.number().into(),
         start_time_unix_nano: span.started_unix_us * 1000,
         end_time_unix_nano: (span.started_unix_us + span.duration_us) * 1000,
-        attributes: attributes(span).iter().map(attribute).collect(),
-        status: Some(match &span.error {
-            Some(error) => Status { message: error.clone(), code: 2 },
-            None => Status { message: String::new(), code: 1 },
-        }),
+        attributes: attributes(span).map(attribute).collect(),
+        status: Some(Status { message: end.message().to_owned(), code: end.code().into() }),
     }
 }
 

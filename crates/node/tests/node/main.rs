@@ -24,6 +24,7 @@ mod requests;
 mod restart;
 mod reuse;
 mod support;
+mod trace_export;
 mod traces;
 mod trigger_loops;
 mod upgrade;

@@ -17,17 +17,17 @@ use tokio::sync::mpsc;
 
 use crate::support::{Mqtt5, TestNode, in_time, script};
 
-const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
-const CALLER: &str = "b7ad6b7169203331";
+pub const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+pub const CALLER: &str = "b7ad6b7169203331";
 
 /// A server that keeps the requests. It answers with the given statuses first, then with 200.
-struct Server {
-    address: SocketAddr,
+pub struct Server {
+    pub address: SocketAddr,
     requests: mpsc::UnboundedReceiver<Request<Bytes>>,
 }
 
 impl Server {
-    async fn start(statuses: &[u16]) -> Self {
+    pub async fn start(statuses: &[u16]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (sender, requests) = mpsc::unbounded_channel();
@@ -55,7 +55,7 @@ impl Server {
         Self { address, requests }
     }
 
-    async fn request(&mut self) -> Request<Bytes> {
+    pub async fn request(&mut self) -> Request<Bytes> {
         in_time(self.requests.recv()).await.expect("the server runs")
     }
 }
@@ -120,13 +120,13 @@ fn caller() -> String {
 }
 
 /// Sends a request with the caller's trace context.
-async fn post(node: &TestNode, path: &str) {
+pub async fn post(node: &TestNode, path: &str) {
     let request = Request::post(path).header("traceparent", caller());
     let reply = node.send(request.body(Full::new("{}".into())).unwrap()).await;
     assert_eq!(reply.status().as_u16(), 200, "{:?}", reply.body());
 }
 
-async fn deploy(node: &mut TestNode, manifest: &str, sources: &[(&str, &str)], flows: &[(&str, &str)]) {
+pub async fn deploy(node: &mut TestNode, manifest: &str, sources: &[(&str, &str)], flows: &[(&str, &str)]) {
     let workflows = flows.iter().map(|(name, rest)| proto::WorkflowFile {
         file: format!("{name}.yaml"),
         text: format!(
@@ -151,7 +151,7 @@ async fn exporting() -> (TestNode, Exported) {
 }
 
 /// The spans of the trace by id, as `edgefaas trace` gets them.
-async fn spans(node: &mut TestNode, id: &str) -> Vec<proto::Span> {
+pub async fn spans(node: &mut TestNode, id: &str) -> Vec<proto::Span> {
     match node.control.trace(proto::TraceRequest { id: id.to_owned() }).await {
         Ok(response) => response.into_inner().spans,
         Err(status) => {
@@ -205,17 +205,24 @@ async fn what_is_sent_carries_the_context_of_an_exported_span() {
 
     post(&node, "/sends").await;
     let of_fetch = span_of_request(&server.request().await);
-    assert_eq!(exported.way(&of_fetch).await, "the caller > sends");
-    for (topic, way) in [("from/inner", "the caller > sends > inner"), ("from/sends", "the caller > sends")]
-    {
+    let get = format!("GET {}", server.address);
+    assert_eq!(exported.way(&of_fetch).await, format!("the caller > sends > {get}"));
+    for (topic, way) in [
+        ("from/inner", "the caller > sends > inner > from/inner"),
+        ("from/sends", "the caller > sends > from/sends"),
+    ] {
         let message = mqtt.message().await;
         assert_eq!(message.topic, topic);
         assert_eq!(exported.way(&span_of_message(&message)).await, way);
     }
     let shown = spans(&mut node, TRACE).await;
-    let [outer, inner] = &shown[..] else { panic!("{shown:?}") };
-    assert_eq!((&*outer.name, &*outer.parent, &*outer.span_id), ("sends", CALLER, &*of_fetch));
+    let [outer, fetch, sent, inner, inner_sent] = &shown[..] else { panic!("{shown:?}") };
+    assert_eq!((&*outer.name, &*outer.parent), ("sends", CALLER));
+    assert_eq!((&*fetch.name, &*fetch.kind, &*fetch.span_id), (&*get, "request", &*of_fetch));
+    assert_eq!((&*fetch.output, &fetch.parent), ("HTTP 200", &outer.id));
+    assert_eq!((&*sent.name, &*sent.kind, &sent.parent), ("from/sends", "publish", &outer.id));
     assert_eq!((&*inner.name, &inner.parent), ("inner", &outer.id));
+    assert_eq!((&*inner_sent.name, &inner_sent.parent), ("from/inner", &inner.id));
 
     mqtt.subscribe("$faas/events/emitted/#").await;
     post(&node, "/workflows/outer").await;
@@ -224,7 +231,7 @@ async fn what_is_sent_carries_the_context_of_an_exported_span() {
     assert_eq!(exported.way(&span_of_request(&request)).await, "the caller > outer > call get");
     let ways = HashMap::from([
         ("from/outer", "the caller > outer > call tell"),
-        ("from/inner", "the caller > outer > call function > inner"),
+        ("from/inner", "the caller > outer > call function > inner > from/inner"),
         ("a.b", "the caller > outer > run sub > durable > do group > emit event"),
     ]);
     for _ in 0..3 {
@@ -277,7 +284,7 @@ async fn the_callers_span_is_the_parent_of_the_root() {
         ways.push(exported.way(&span_of_message(&message)).await);
     }
     ways.sort();
-    let (f, w) = ("the caller > f", "the caller > w > call tell");
+    let (f, w) = ("the caller > f > done", "the caller > w > call tell");
     assert_eq!(ways, [f, f, f, w, w]);
 }
 
@@ -357,88 +364,4 @@ async fn the_trace_of_a_durable_instance_survives_a_restart() {
     mqtt.puback().await;
     let ended = ["durable", "  set a", "  do group", "    set b", "    listen hold", "    set c"];
     tree_becomes(&mut node, &instance, &ended).await;
-}
-
-/// The parts of `ExportTraceServiceRequest` (opentelemetry-proto) that the test reads.
-mod otlp {
-    use prost::Message;
-
-    #[derive(Clone, PartialEq, Message)]
-    pub struct Request {
-        #[prost(message, repeated, tag = "1")]
-        pub resource_spans: Vec<ResourceSpans>,
-    }
-
-    #[derive(Clone, PartialEq, Message)]
-    pub struct ResourceSpans {
-        #[prost(message, repeated, tag = "2")]
-        pub scope_spans: Vec<ScopeSpans>,
-    }
-
-    #[derive(Clone, PartialEq, Message)]
-    pub struct ScopeSpans {
-        #[prost(message, repeated, tag = "2")]
-        pub spans: Vec<Span>,
-    }
-
-    #[derive(Clone, PartialEq, Message)]
-    pub struct Span {
-        #[prost(bytes = "vec", tag = "1")]
-        pub trace_id: Vec<u8>,
-        #[prost(bytes = "vec", tag = "2")]
-        pub span_id: Vec<u8>,
-        #[prost(bytes = "vec", tag = "4")]
-        pub parent_span_id: Vec<u8>,
-        #[prost(string, tag = "5")]
-        pub name: String,
-        #[prost(fixed64, tag = "7")]
-        pub start_time_unix_nano: u64,
-        #[prost(fixed64, tag = "8")]
-        pub end_time_unix_nano: u64,
-        #[prost(message, optional, tag = "15")]
-        pub status: Option<Status>,
-    }
-
-    #[derive(Clone, PartialEq, Message)]
-    pub struct Status {
-        #[prost(int32, tag = "3")]
-        pub code: i32,
-    }
-}
-
-#[tokio::test]
-async fn spans_are_exported_in_protobuf_and_again_after_an_overload() {
-    use prost::Message;
-    let mut collector = Server::start(&[503, 429]).await;
-    let url = format!("http://{}", collector.address);
-    let mut node = TestNode::start_with(|config| {
-        config.traces.otlp = Some(url);
-        config.traces.otlp_protocol = edgefaas_node::config::OtlpProtocol::HttpProtobuf;
-    })
-    .await;
-    node.deploy_one("f", "triggers = [{ http = \"/f\" }]", "export default () => 'x'").await;
-    post(&node, "/f").await;
-    let mut bodies = Vec::new();
-    for _ in 0..3 {
-        let request = collector.request().await;
-        assert_eq!(request.uri().path(), "/v1/traces");
-        assert_eq!(request.headers()["content-type"], "application/x-protobuf");
-        bodies.push(request.into_body());
-    }
-    assert!(bodies.iter().all(|body| *body == bodies[0]), "the same spans each time");
-    let request = otlp::Request::decode(bodies.remove(0)).unwrap();
-    let [span] = &request.resource_spans[0].scope_spans[0].spans[..] else { panic!("{request:?}") };
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let shown = &spans(&mut node, TRACE).await[0];
-    assert_eq!(
-        (&*span.name, hex(&span.trace_id), hex(&span.parent_span_id)),
-        ("f", TRACE.to_owned(), CALLER.to_owned())
-    );
-    assert_eq!(hex(&span.span_id), shown.span_id);
-    assert_eq!(span.end_time_unix_nano - span.start_time_unix_nano, shown.duration_us * 1000);
-    assert_eq!(span.status.as_ref().map(|status| status.code), Some(1));
-    // The collector has accepted them: the next ones come alone.
-    post(&node, "/f").await;
-    let request = otlp::Request::decode(collector.request().await.into_body()).unwrap();
-    assert_eq!(request.resource_spans[0].scope_spans[0].spans.len(), 1);
 }

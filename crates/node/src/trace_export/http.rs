@@ -1,0 +1,103 @@
+//! OTLP over HTTP.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use edgefaas_functions::outgoing::{self, Caller, FetchError, HttpClient};
+use edgefaas_functions::trace::TraceSpan;
+use edgefaas_isolates::{IncomingResponse, OutgoingRequest, Redirect};
+use url::Url;
+
+use super::answer::{Attempt, ExportError, Message, PartialSuccess, Retry};
+use super::{json, protobuf};
+
+/// The form of requests and answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Encoding {
+    Json,
+    Protobuf,
+}
+
+impl Encoding {
+    fn content_type(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Protobuf => "application/x-protobuf",
+        }
+    }
+
+    fn partial_success(self, body: &Bytes) -> PartialSuccess {
+        match self {
+            Self::Json => json::partial_success(body),
+            Self::Protobuf => protobuf::partial_success(body),
+        }
+    }
+
+    fn error_message(self, body: &Bytes) -> Message {
+        match self {
+            Self::Json => json::error_message(body),
+            Self::Protobuf => protobuf::error_message(body),
+        }
+    }
+}
+
+/// Sends spans by `POST /v1/traces`.
+pub(super) struct HttpExporter {
+    client: Arc<HttpClient>,
+    caller: Caller,
+    url: String,
+    encoding: Encoding,
+}
+
+impl HttpExporter {
+    pub fn new(client: Arc<HttpClient>, caller: Caller, collector: &Url, encoding: Encoding) -> Self {
+        let url = format!("{}/v1/traces", collector.as_str().trim_end_matches('/'));
+        Self { client, caller, url, encoding }
+    }
+
+    pub fn body(&self, spans: &[TraceSpan]) -> Bytes {
+        match self.encoding {
+            Encoding::Json => json::document(spans).to_string().into(),
+            Encoding::Protobuf => protobuf::document(spans),
+        }
+    }
+
+    pub async fn send(&self, body: Bytes) -> Attempt {
+        let request = OutgoingRequest {
+            method: "POST".to_owned(),
+            url: self.url.clone(),
+            headers: vec![("content-type".to_owned(), self.encoding.content_type().to_owned())],
+            body,
+            redirect: Redirect::Error,
+        };
+        let answer =
+            async { self.client.fetch(&self.caller, outgoing::check(request, &self.caller, None)?).await };
+        match answer.await {
+            Ok(answer) => self.attempt(&answer),
+            Err(error @ (FetchError::Invalid(_) | FetchError::NotPermitted { .. })) => {
+                Attempt::Failed(error.into(), Retry::Never)
+            }
+            Err(error) => Attempt::Failed(error.into(), Retry::Later),
+        }
+    }
+
+    fn attempt(&self, answer: &IncomingResponse) -> Attempt {
+        let status = answer.status;
+        if (200..300).contains(&status) {
+            return Attempt::Accepted(self.encoding.partial_success(&answer.body));
+        }
+        let retry = match status {
+            429 | 502 | 503 | 504 => retry_after(answer).map_or(Retry::Later, Retry::After),
+            _ => Retry::Never,
+        };
+        let message = self.encoding.error_message(&answer.body);
+        Attempt::Failed(ExportError::Refused { status, message }, retry)
+    }
+}
+
+/// The seconds in `Retry-After`; its form with a date is not used by collectors.
+fn retry_after(answer: &IncomingResponse) -> Option<Duration> {
+    let (_, value) = answer.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("retry-after"))?;
+    value.trim().parse().ok().map(Duration::from_secs)
+}
