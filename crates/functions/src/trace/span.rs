@@ -107,6 +107,7 @@ impl TraceSpan {
     /// The span with its secrets replaced by `mask`.
     #[must_use]
     pub fn masked(mut self, mask: impl Fn(String) -> String) -> Self {
+        self.name = mask(self.name);
         self.input = mask(self.input);
         self.output = mask(self.output);
         self.error = self.error.map(&mask);
