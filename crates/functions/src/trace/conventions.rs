@@ -11,6 +11,8 @@ use crate::topics::parse_call;
 
 /// The `messaging.system` of the broker.
 const MQTT: &str = "mqtt";
+/// The first time that RFC 3339 has no form for.
+const YEAR_10000_UNIX_MS: u64 = 253_402_300_800_000;
 /// The methods that have a value of their own in `http.request.method`.
 const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
 
@@ -198,7 +200,8 @@ pub fn of_invocation(invocation: &Invocation, outcome: &Outcome, answered: Answe
             attributes.push(("messaging.operation.name", Value::Word("process")));
         }
         Trigger::Cron(tick) => {
-            let due = UNIX_EPOCH.checked_add(Duration::from_millis(tick.scheduled_unix_ms));
+            let due = Some(tick.scheduled_unix_ms).filter(|due| *due < YEAR_10000_UNIX_MS);
+            let due = due.map(|due| UNIX_EPOCH + Duration::from_millis(due));
             let due = due.map(|due| humantime::format_rfc3339_millis(due).to_string());
             attributes.push(("faas.cron", Value::cut(&tick.schedule)));
             attributes.extend(due.map(|due| ("faas.time", Value::Text(due))));
@@ -297,4 +300,102 @@ fn message_attributes(topic: &str, body_bytes: usize) -> Attributes {
         ("messaging.destination.name", Value::cut(topic)),
         ("messaging.message.body.size", Value::Number(body_bytes as u64)),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use edgefaas_isolates::{CronTick, DirectCall, Event, HttpRequest, MqttMessage, ObjectChange};
+
+    use super::*;
+    use crate::invocation::{Principal, Timing};
+
+    fn invocation(trigger: Trigger) -> Invocation {
+        Invocation::new("f".into(), Principal::Operator, Event { trigger, body: "abc".into() })
+    }
+
+    fn of(invocation: &Invocation, result: Result<Reply, InvocationError>) -> Vec<(&'static str, String)> {
+        let outcome = Outcome { id: invocation.id.clone(), result, timing: Timing::default(), node: None };
+        let text = |value| match value {
+            Value::Text(text) => text,
+            Value::Word(word) => word.to_owned(),
+            Value::Number(number) => number.to_string(),
+        };
+        let attributes = of_invocation(invocation, &outcome, Answered::ByOutcome);
+        attributes.into_iter().skip(1).map(|(name, value)| (name, text(value))).collect()
+    }
+
+    fn pairs(expected: &[(&'static str, &str)]) -> Vec<(&'static str, String)> {
+        expected.iter().map(|(name, value)| (*name, (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn the_door_decides_about_the_role() {
+        let message =
+            |topic: &str| Trigger::Mqtt(MqttMessage { topic: topic.into(), ..Default::default() });
+        let change = ObjectChange { object: "o".into(), field: "n".into() };
+        let tick = CronTick { schedule: "* * * * *".into(), scheduled_unix_ms: 1_000 };
+        let call = |caller: Option<&str>| Trigger::Call(DirectCall { caller: caller.map(str::to_owned) });
+        for (trigger, role, faas) in [
+            (Trigger::Http(HttpRequest::default()), Role::Server, "http"),
+            (message("a/b"), Role::Consumer, "pubsub"),
+            (message("$faas/fn/f/invoke"), Role::Server, "other"),
+            (message("$faas/fn/f/invoke/7"), Role::Server, "other"),
+            (call(None), Role::Server, "other"),
+            (call(Some("g")), Role::Internal, "other"),
+            (Trigger::Cron(tick), Role::Internal, "timer"),
+            (Trigger::Object(change), Role::Internal, "datasource"),
+        ] {
+            let mut invocation = invocation(trigger);
+            assert_eq!(Role::of(&invocation), role, "{invocation:?}");
+            assert_eq!(of(&invocation, Ok(Reply::None))[0], ("faas.trigger", faas.to_owned()));
+            invocation.placed_by = Some(1);
+            assert_eq!(Role::of(&invocation), Role::Server, "another node has called it");
+        }
+        let all = [Role::Internal, Role::Server, Role::Client, Role::Producer, Role::Consumer];
+        assert!(all.into_iter().all(|role| Role::from_number(role.number().into()) == role));
+        assert_eq!(Role::from_number(0), Role::Internal);
+    }
+
+    #[test]
+    fn a_schedule_has_its_time_and_its_expression() {
+        let tick = CronTick { schedule: "0 * * * *".into(), scheduled_unix_ms: 1_500 };
+        let expected = [
+            ("faas.trigger", "timer"),
+            ("faas.cron", "0 * * * *"),
+            ("faas.time", "1970-01-01T00:00:01.500Z"),
+        ];
+        assert_eq!(of(&invocation(Trigger::Cron(tick)), Ok(Reply::None)), pairs(&expected));
+        let last = |scheduled_unix_ms| {
+            let tick = CronTick { schedule: "x".into(), scheduled_unix_ms };
+            of(&invocation(Trigger::Cron(tick)), Ok(Reply::None)).pop().unwrap()
+        };
+        assert_eq!(last(YEAR_10000_UNIX_MS - 1).1, "9999-12-31T23:59:59.999Z");
+        assert_eq!((last(YEAR_10000_UNIX_MS).0, last(u64::MAX).0), ("faas.cron", "faas.cron"));
+    }
+
+    #[test]
+    fn statuses_and_methods_of_requests() {
+        let request = |method: &str| {
+            let path = format!("/{}", "p".repeat(70_000));
+            invocation(Trigger::Http(HttpRequest { method: method.into(), path, ..Default::default() }))
+        };
+        let value = |attributes: &[(&'static str, String)], name: &str| {
+            attributes.iter().find(|(key, _)| *key == name).map(|(_, value)| value.clone())
+        };
+        let failed = InvocationError::Draining;
+        let status = failed.status().to_string();
+        for (result, expected, error) in [
+            (Ok(Reply::None), "204", None),
+            (Ok(Reply::Text("x".into())), "200", None),
+            (Err(failed), &*status, Some(status.clone())),
+        ] {
+            let attributes = of(&request("GET"), result);
+            assert_eq!(value(&attributes, "http.response.status_code").as_deref(), Some(expected));
+            assert_eq!(value(&attributes, "error.type"), error);
+            assert!(value(&attributes, "url.path").unwrap().len() < 400, "long paths are cut");
+        }
+        let attributes = of(&request("BREW"), Ok(Reply::None));
+        assert_eq!(value(&attributes, "http.request.method").as_deref(), Some("_OTHER"));
+        assert_eq!(value(&attributes, "http.request.method_original").as_deref(), Some("BREW"));
+    }
 }

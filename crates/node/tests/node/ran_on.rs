@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use edgefaas_api::control as proto;
+use edgefaas_node::config::{NodeConfig, OtlpProtocol};
 use http::Request;
 use http_body_util::Full;
 use rumqttc::v5::mqttbytes::v5::{Publish, PublishProperties};
@@ -10,6 +11,8 @@ use serde_json::json;
 
 use crate::clusters::{join, member, token};
 use crate::support::{Mqtt5, PATIENCE, TestNode, in_time, json, reply_text, script};
+use crate::trace_export::GrpcCollector;
+use crate::traces::{CALLER, post};
 
 /// A function that answers with its node, or fails.
 const WHERE: &str = "export default (event, { node }) => {
@@ -25,9 +28,14 @@ fn node_property(message: &Publish) -> Option<&str> {
 
 /// A cluster of two nodes, `n0` in the zone `west` and `n1` in the zone `east`; functions with the tag `there` run on `n1`.
 async fn west_and_east() -> [TestNode; 2] {
+    west_and_east_with(|_| {}).await
+}
+
+async fn west_and_east_with(configure: impl Fn(&mut NodeConfig) + Copy) -> [TestNode; 2] {
     let placed = |zone: &'static str| {
-        move |config: &mut edgefaas_node::config::NodeConfig| {
+        move |config: &mut NodeConfig| {
             member(config);
+            configure(config);
             config.cluster.zone = Some(zone.to_owned());
             config.cluster.labels = vec![format!("in-{zone}")];
             config.workflows.descendants = 2;
@@ -212,4 +220,38 @@ async fn a_tree_of_instances_keeps_its_budget_on_another_node() {
     let request = proto::ListInstancesRequest { workflow: "leaf".into(), limit: 10, key: String::new() };
     let leaves = east.control.list_instances(request).await.unwrap().into_inner().instances;
     assert!(leaves.len() <= 2, "{leaves:?}");
+}
+
+/// Both nodes export to the same collector: the entry node the call of the other node, that one the function, and neither the
+/// spans of the other.
+#[tokio::test]
+async fn a_call_of_another_node_is_exported_once_by_each_side() {
+    let mut collector = GrpcCollector::start(Vec::new()).await;
+    let url = &*format!("http://{}", collector.address).leak();
+    let [mut west, _east] = west_and_east_with(move |config| {
+        config.traces.otlp = Some(url.to_owned());
+        config.traces.otlp_protocol = OtlpProtocol::Grpc;
+        // Only traces of callers: deploys and checks of the test begin none.
+        config.traces.per_second = 0;
+    })
+    .await;
+    let manifest = "placement = \"there\"\npermissions = { publish = [\"sent\"] }";
+    let source = "export default (e, c) => { c.publish('sent', 'x'); return 'x'; }";
+    west.deploy_one("there", manifest, source).await;
+    until_placed(&mut west, "there").await;
+    post(&west, "/fn/there").await;
+    let spans = collector.spans(&["there on n1", "there", "sent"]).await;
+    let found = |name: &str| spans.values().find(|span| span.name == name).unwrap();
+    let parent = |name: &str| spans.get(&found(name).parent).map(|parent| &*parent.name);
+    let (server, client, producer) = (2, 3, 4);
+    assert_eq!((found("there on n1").kind, &*found("there on n1").parent), (client, CALLER));
+    assert_eq!((found("there").kind, parent("there")), (server, Some("there on n1")));
+    assert_eq!((found("sent").kind, parent("sent")), (producer, Some("there")));
+    assert_eq!(found("there on n1").attributes["faas.invoked_name"], "there");
+    assert_eq!(found("there").attributes["http.request.method"], "POST");
+    // The next spans are those of the next call: none of the first is sent a second time.
+    post(&west, "/fn/there").await;
+    let again = collector.spans(&["there on n1", "there", "sent"]).await;
+    assert!(again.keys().all(|id| !spans.contains_key(id)), "{again:?}");
+    assert_eq!((spans.len(), again.len()), (3, 3));
 }

@@ -26,7 +26,7 @@ use crate::support::{Mqtt5, TestNode, in_time};
 use crate::traces::{CALLER, Server, TRACE, deploy, post, spans};
 
 /// The parts of `ExportTraceServiceRequest` and its answer (opentelemetry-proto) that the tests use.
-mod otlp {
+pub mod otlp {
     use prost::{Message, Oneof};
 
     #[derive(Clone, PartialEq, Message)]
@@ -122,12 +122,12 @@ mod otlp {
 
 /// An exported span.
 #[derive(Debug)]
-struct Exported {
-    name: String,
-    kind: i32,
-    parent: String,
-    status: i32,
-    attributes: BTreeMap<String, String>,
+pub struct Exported {
+    pub name: String,
+    pub kind: i32,
+    pub parent: String,
+    pub status: i32,
+    pub attributes: BTreeMap<String, String>,
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -151,11 +151,11 @@ fn names(request: &otlp::Request) -> Vec<&str> {
     spans_of(request).iter().map(|span| &*span.name).collect()
 }
 
-type Answer = Result<otlp::Answer, Status>;
+pub type Answer = Result<otlp::Answer, Status>;
 
 /// A collector for OTLP over gRPC that keeps the requests. It answers with the given answers first, then accepts.
-struct GrpcCollector {
-    address: SocketAddr,
+pub struct GrpcCollector {
+    pub address: SocketAddr,
     requests: mpsc::UnboundedReceiver<otlp::Request>,
 }
 
@@ -199,7 +199,7 @@ impl Service<Request<Body>> for TraceService {
 }
 
 impl GrpcCollector {
-    async fn start(answers: Vec<Answer>) -> Self {
+    pub async fn start(answers: Vec<Answer>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (sender, requests) = mpsc::unbounded_channel();
@@ -224,7 +224,7 @@ impl GrpcCollector {
     }
 
     /// The spans of the trace by their ids, as soon as one of each name has come.
-    async fn spans(&mut self, expected: &[&str]) -> HashMap<String, Exported> {
+    pub async fn spans(&mut self, expected: &[&str]) -> HashMap<String, Exported> {
         let mut found = HashMap::new();
         while !expected.iter().all(|name| found.values().any(|span: &Exported| span.name == *name)) {
             let request = self.request().await;
