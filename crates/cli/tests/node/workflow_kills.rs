@@ -80,7 +80,7 @@ do:
 "
     );
     let manifest =
-        "app = \"flow\"\nworkflows = [\"*.yaml\"]\n[workflows.flow.permissions]\npublish = [\"fired\"]\n";
+        "app = \"flow\"\n[workflows]\nfiles = [\"*.yaml\"]\n[workflows.flow.permissions]\npublish = [\"fired\"]\n";
     let app = App::new(manifest, &[("flow.yaml", &flow)]);
     node.ok(&["deploy", app.path()]);
     // An acknowledged event counts, and counts once, wherever the node is killed.
