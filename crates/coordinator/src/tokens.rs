@@ -62,13 +62,13 @@ struct Answer {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum AnswerError {
     #[error("the answer of `{url}` is not a JSON object")]
-    NoObject { url: String },
+    Shape { url: String },
     #[error("the answer of `{url}` has no `access_token`")]
-    NoToken { url: String },
+    Token { url: String },
     #[error("`{field}` in the answer of `{url}` is not a text")]
-    NoText { url: String, field: &'static str },
+    Text { url: String, field: &'static str },
     #[error("`expires_in` in the answer of `{url}` is not a number of seconds")]
-    NoSeconds { url: String },
+    Seconds { url: String },
 }
 
 /// The metadata of an authority (OpenID Connect Discovery 1.0, section 3).
@@ -237,15 +237,15 @@ fn read(url: &str, answer: &IncomingResponse) -> Result<Answer, WorkflowError> {
 fn token_of(url: &str, body: &[u8]) -> Result<Answer, AnswerError> {
     let url = || url.to_owned();
     let Ok(Value::Object(answer)) = serde_json::from_slice(body) else {
-        return Err(AnswerError::NoObject { url: url() });
+        return Err(AnswerError::Shape { url: url() });
     };
     let text = |field: &'static str| match answer.get(field) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
-        Some(_) => Err(AnswerError::NoText { url: url(), field }),
+        Some(_) => Err(AnswerError::Text { url: url(), field }),
     };
     let access_token = text("access_token")?.filter(|token| !token.is_empty());
-    let access_token = access_token.ok_or_else(|| AnswerError::NoToken { url: url() })?;
+    let access_token = access_token.ok_or_else(|| AnswerError::Token { url: url() })?;
     let seconds = match answer.get("expires_in") {
         None | Some(Value::Null) => None,
         Some(Value::String(text)) => Some(text.trim().parse::<f64>().ok()),
@@ -255,7 +255,7 @@ fn token_of(url: &str, body: &[u8]) -> Result<Answer, AnswerError> {
     let expires_in = match seconds {
         None => None,
         Some(Some(seconds)) if !seconds.is_nan() => Some(seconds.clamp(0.0, MAX_SECONDS as f64) as u64),
-        Some(_) => return Err(AnswerError::NoSeconds { url: url() }),
+        Some(_) => return Err(AnswerError::Seconds { url: url() }),
     };
     Ok(Answer { access_token, token_type: text("token_type")?, expires_in })
 }

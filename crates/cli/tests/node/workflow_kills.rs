@@ -79,8 +79,7 @@ do:
   - say: {{ call: asyncapi, with: {{ channel: fired, message: {{ payload: '${{ [.[0].events[].data] }}' }} }} }}
 "
     );
-    let manifest =
-        "app = \"flow\"\n[workflows]\nfiles = [\"*.yaml\"]\n[workflows.flow.permissions]\npublish = [\"fired\"]\n";
+    let manifest = "app = \"flow\"\n[workflows]\nfiles = [\"*.yaml\"]\n[workflows.flow.permissions]\npublish = [\"fired\"]\n";
     let app = App::new(manifest, &[("flow.yaml", &flow)]);
     node.ok(&["deploy", app.path()]);
     // An acknowledged event counts, and counts once, wherever the node is killed.

@@ -135,8 +135,11 @@ fn add_base64(texts: &mut Vec<String>, text: &str) {
 /// Adds the strings inside of a JSON secret, with their encodings. A web address is no secret by itself.
 fn add_inner(texts: &mut Vec<String>, json: &Value) {
     match json {
-        Value::String(text) if text.len() >= MIN_INNER_BYTES && !text.starts_with("http") => {
-            add_encoded(texts, text);
+        Value::String(text) => {
+            let is_address = ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme));
+            if text.len() >= MIN_INNER_BYTES && !is_address {
+                add_encoded(texts, text);
+            }
         }
         Value::Array(items) => items.iter().for_each(|item| add_inner(texts, item)),
         Value::Object(fields) => fields.values().for_each(|value| add_inner(texts, value)),
