@@ -122,6 +122,11 @@ pub(super) async fn run(driver: Driver, cancel: CancellationToken) -> Result<(),
                 }
             }
             deltas = collect => {
+                // A function that is live since a moment ago may have made them: where they go depends on the interests.
+                if changes.has_changed().unwrap_or(false) {
+                    changes.borrow_and_update();
+                    running.set_interests(interests(&registry.routes())).await;
+                }
                 // Changes that have waited for their whole interval are sent now.
                 running.changed(deltas).await;
                 collected = Instant::now();
