@@ -94,7 +94,7 @@ impl OutgoingQueue {
         self.pacing.answered(token, round_trip_us)
     }
 
-    /// The next batch; `None` if nothing waits, or enough of the node's data is on its way. The load of this node goes with it
+    /// The next batch; `None` if nothing waits, or enough of the node's data is in flight. The load of this node goes with it
     /// if it is due.
     pub(crate) fn take(&mut self, load: &Bytes, now_us: u64) -> Option<Batch> {
         let now_ms = now_us / 1_000;

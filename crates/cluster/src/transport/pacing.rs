@@ -1,4 +1,4 @@
-//! How much of a node's data may be on its way to one peer. No clock, no socket.
+//! How much of a node's data may be in flight to one peer. No clock, no socket.
 //!
 //! A link that is slower than the sender has a queue somewhere: in this kernel, in a QUIC stream, in a router. Whatever stands
 //! in it comes before the next heartbeat, the next facts and the next call. So what is sent has marks, which are heartbeats,
@@ -18,7 +18,7 @@ const FIRST_WINDOW_BYTES: u64 = 64 << 10;
 /// Heartbeats whose answers are waited for. A peer that answers none is given no more of them.
 const MAX_MARKS: usize = 1_024;
 
-/// What is on its way to a peer.
+/// What is in flight to a peer.
 #[derive(Debug)]
 pub(crate) struct Pacing {
     window_bytes: u64,
@@ -39,7 +39,7 @@ struct Mark {
     purpose: ProbePurpose,
     /// Data that was sent before it, since the beginning.
     sent_bytes: u64,
-    /// What of it was on its way.
+    /// Part of it that was in flight.
     in_flight_bytes: u64,
 }
 
@@ -127,7 +127,7 @@ impl Pacing {
             _ => round_trip_us,
         };
         self.quiet_us = Some(quiet_us);
-        // What was on its way arrived within the round trip: that is the rate of the link, or less.
+        // Data in flight arrived within the round trip: that is the rate of the link, or less.
         let target_us = u128::from(quiet_us + QUEUE_US);
         let carried_bytes =
             u64::try_from(u128::from(in_flight_bytes) * target_us / u128::from(round_trip_us))
@@ -183,7 +183,7 @@ mod tests {
                     }
                 }
                 let (at_us, token) =
-                    self.answers.pop_front().expect("a mark is on its way while the window is closed");
+                    self.answers.pop_front().expect("a mark is in flight while the window is closed");
                 self.now_us = self.now_us.max(at_us);
                 let round_trip_us = self.now_us.saturating_sub(token);
                 longest_us = longest_us.max(round_trip_us);
