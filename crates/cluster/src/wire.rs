@@ -172,9 +172,10 @@ pub struct Summary {
     /// Deletions up to this time are not in the digest.
     #[prost(uint64, tag = "7")]
     pub without_ms: u64,
-    /// The sender has stored all that the receiver had sent before the sender's last message of this kind.
+    /// The sender could not store all that the receiver had sent before the sender's last message of this kind. So that the
+    /// usual value takes no byte.
     #[prost(bool, tag = "6")]
-    pub is_stored: bool,
+    pub has_lost: bool,
 }
 
 /// A digest for each bucket of the objects that both nodes share; no digests if their sum equals the received one.
@@ -200,7 +201,7 @@ pub struct Buckets {
     pub without_ms: u64,
     /// As in [`Summary`].
     #[prost(bool, tag = "7")]
-    pub is_stored: bool,
+    pub has_lost: bool,
     /// Deletions up to this time are agreed by all members.
     #[prost(uint64, tag = "5")]
     pub agreed_ms: u64,

@@ -91,7 +91,7 @@ fn kinds() -> impl Strategy<Value = Kind> {
                     clock_ms,
                     agreed_ms,
                     without_ms: root,
-                    is_stored: true,
+                    has_lost: false,
                 })
             }
         ),
@@ -104,7 +104,7 @@ fn kinds() -> impl Strategy<Value = Kind> {
                     objects: vec![count; length],
                     follows_clock: some,
                     clock_ms: agreed_ms,
-                    is_stored: some,
+                    has_lost: some,
                     without_ms: agreed_ms,
                     agreed_ms,
                 })

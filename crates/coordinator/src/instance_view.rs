@@ -65,6 +65,13 @@ impl EndedInstances {
         self.views.push_back(view);
     }
 
+    /// A failed instance has been cancelled.
+    pub(crate) fn cancelled(&mut self, id: Ulid) {
+        if let Some(view) = self.views.iter_mut().find(|view| view.id == id) {
+            view.status = Status::Cancelled;
+        }
+    }
+
     pub(crate) fn find(&self, id: Ulid) -> Option<InstanceView> {
         self.views.iter().find(|view| view.id == id).cloned()
     }

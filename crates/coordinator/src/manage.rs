@@ -119,6 +119,7 @@ impl Coordinator {
         let faulted = running.state.lock().instance.status() == Status::Faulted;
         if faulted {
             self.drop_faulted(&running, self.cancelled_end(id)).await;
+            self.ended.lock().cancelled(id);
         } else {
             self.advance(&running, Queued::now(Event::Cancel)).await;
         }

@@ -13,6 +13,7 @@ use edgefaas_functions::problem::Problem;
 use edgefaas_functions::topics::{event_topic, functions_may_publish};
 use edgefaas_isolates::Reply;
 use edgefaas_manifest::Permissions;
+use edgefaas_workflow::event::{AttributeError, check_attributes};
 use edgefaas_workflow::instance::{Content, Outgoing};
 use edgefaas_workflow::{ErrorKind, WorkflowError};
 use serde_json::Value;
@@ -30,9 +31,9 @@ pub(super) enum MessageError {
     /// The topic is invalid.
     #[error("`{topic}`: {error}")]
     Topic { topic: String, error: TopicNameError },
-    /// An event has an empty type.
-    #[error("the type of the event is empty")]
-    NoEventType,
+    /// An attribute of an event is invalid.
+    #[error(transparent)]
+    Attribute(#[from] AttributeError),
     /// The type of an event gives no valid topic.
     #[error("the event's type `{kind}` is the last level of its topic, and is invalid there: {error}")]
     EventType { kind: String, error: TopicNameError },
@@ -62,7 +63,7 @@ impl From<MessageError> for WorkflowError {
             MessageError::Forbidden { .. } | MessageError::Reserved { .. } => ErrorKind::Authorization,
             MessageError::Topic { .. }
             | MessageError::EventType { .. }
-            | MessageError::NoEventType
+            | MessageError::Attribute(_)
             | MessageError::NoTopic
             | MessageError::Properties(_)
             | MessageError::TooLarge { .. } => ErrorKind::Validation,
@@ -136,10 +137,8 @@ pub(super) fn of(
 }
 
 fn topic_of(outgoing: &Outgoing, permissions: &Permissions) -> Result<TopicName, MessageError> {
-    if let Content::CloudEvent(event) = &outgoing.content
-        && event.get("type").and_then(Value::as_str) == Some("")
-    {
-        return Err(MessageError::NoEventType);
+    if let Content::CloudEvent(event) = &outgoing.content {
+        check_attributes(event)?;
     }
     match (&outgoing.topic, &outgoing.content) {
         (Some(topic), _) => {

@@ -184,7 +184,7 @@ pub enum FieldRefused {
     },
     /// The object has the maximum number of fields.
     #[error(
-        "object `{object}` has {MAX_FIELDS_PER_OBJECT} fields already, which is the most; use a map, or another object"
+        "object `{object}` cannot have more than {MAX_FIELDS_PER_OBJECT} fields; use a map, or another object"
     )]
     TooManyFields {
         /// The object.

@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
+use crate::data::kind_of;
 use crate::program::Read;
 
 /// The type of an event that was created from an MQTT message.
@@ -49,6 +50,57 @@ pub fn set_data(event: &mut Map<String, Value>, payload: &[u8]) {
 /// True if a value is a CloudEvent in structured mode: it has the required attributes (specification, section 3.1).
 pub fn is_cloud_event(value: &Value) -> bool {
     ["specversion", "id", "source", "type"].iter().all(|name| value.get(name).is_some_and(Value::is_string))
+}
+
+/// An attribute of a CloudEvent with a value that it cannot have (specification, sections 2 and 3.1).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AttributeError {
+    /// The value is not text.
+    #[error("the event's `{name}` is text, not {found}")]
+    NotText {
+        /// The attribute.
+        name: &'static str,
+        /// The kind of the value.
+        found: &'static str,
+    },
+    /// The text is empty.
+    #[error("the event's `{name}` is empty")]
+    Empty {
+        /// The attribute.
+        name: &'static str,
+    },
+    /// The text has a control character, such as a line break.
+    #[error("the event's `{name}` has a control character: {}", text.escape_debug())]
+    ControlCharacter {
+        /// The attribute.
+        name: &'static str,
+        /// Its value.
+        text: String,
+    },
+}
+
+/// Attributes that are texts and not empty.
+pub(crate) const TEXTS: [&str; 4] = ["type", "source", "id", "subject"];
+
+/// Checks the type, source, id and subject of an event, those that are there.
+///
+/// # Errors
+/// The first attribute with a value that it cannot have.
+pub fn check_attributes(event: &Value) -> Result<(), AttributeError> {
+    let given = TEXTS.into_iter().filter_map(|name| Some((name, event.get(name)?)));
+    given.into_iter().try_for_each(|(name, value)| check_attribute(name, value))
+}
+
+/// Checks one of [`TEXTS`].
+pub(crate) fn check_attribute(name: &'static str, value: &Value) -> Result<(), AttributeError> {
+    match value {
+        Value::String(text) if text.is_empty() => Err(AttributeError::Empty { name }),
+        Value::String(text) if text.chars().any(char::is_control) => {
+            Err(AttributeError::ControlCharacter { name, text: text.clone() })
+        }
+        Value::String(_) => Ok(()),
+        other => Err(AttributeError::NotText { name, found: kind_of(other) }),
+    }
 }
 
 /// True if a value has more than 2,000 parts or more than 64 KiB of text, so that encoding or decoding it takes long.

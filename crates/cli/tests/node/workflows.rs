@@ -345,7 +345,21 @@ fn instances_are_listed_cancelled_retried_and_finish_on_their_definition() {
     let shown = parsed(&node.ok(&["workflow", "show", &second, "-o", "json"]));
     assert_eq!(shown["error"]["instance"], "/do/2/last", "{shown}");
     assert!(shown["error"]["detail"].as_str().unwrap().contains("not yet"), "{shown}");
-    // It is there after another crash, and goes on from the task that failed.
+    // A failed instance that is cancelled is so in the list and by itself.
+    start(&node);
+    wait_for(&node, "another one waits", |found| found.iter().any(|one| one["status"] == "waiting"));
+    publish(&node, "go", "1", "1");
+    let found = wait_for(&node, "both have failed", |found| {
+        found.iter().filter(|one| one["status"] == "faulted").count() == 2
+    });
+    let fourth = found.iter().map(|one| one["id"].as_str().unwrap()).find(|id| *id != second).unwrap();
+    node.ok(&["workflow", "cancel", fourth]);
+    let shown = parsed(&node.ok(&["workflow", "show", fourth, "-o", "json"]));
+    assert_eq!(shown["status"], "cancelled", "{shown}");
+    let output = node.cli(&["workflow", "retry", fourth]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("is cancelled; only a failed instance can be retried"), "{said}");
+    // The other one is there after another crash, and goes on from the task that failed.
     node.kill();
     let node = Running::start(&data, &[]);
     wait_for(&node, "it is still there", |found| found.len() == 1 && found[0]["status"] == "faulted");
@@ -355,7 +369,7 @@ fn instances_are_listed_cancelled_retried_and_finish_on_their_definition() {
     let shown = parsed(&node.ok(&["workflow", "show", &second, "-o", "json"]));
     assert_eq!((&shown["status"], &shown["output"]), (&json!("completed"), &json!("done")), "{shown}");
     // Each instance's first step has had its effect once.
-    assert_eq!(parsed(&node.ok(&["invoke", "count"])), json!({"runs": 3}));
+    assert_eq!(parsed(&node.ok(&["invoke", "count"])), json!({"runs": 4}));
     for (arguments, code, told) in [
         (["workflow", "retry", &second], 7, "is completed; only a failed instance can be retried"),
         (["workflow", "cancel", &second], 7, "is completed and has ended"),

@@ -81,9 +81,9 @@ impl Agreement {
         self.compared.insert(node, sweep);
     }
 
-    /// A peer says whether it has stored all that this node has sent.
-    pub(crate) fn confirmed(&mut self, node: NodeId, is_stored: bool) {
-        let sweep = self.compared.remove(&node).filter(|_| is_stored);
+    /// A peer says whether it could not store all that this node has sent.
+    pub(crate) fn confirmed(&mut self, node: NodeId, has_lost: bool) {
+        let sweep = self.compared.remove(&node).filter(|_| !has_lost);
         if let Some((sweep, known)) = sweep.zip(self.members.get_mut(&node)) {
             known.gathered_ms = known.gathered_ms.max(sweep.clock_ms - 1);
             known.spread_ms = known.spread_ms.max(sweep.gathered_ms);
@@ -147,7 +147,7 @@ mod tests {
 
     fn round(agreement: &mut Agreement, node: u64, clock_ms: u64) {
         agreement.compared(NodeId(node), agreement.begin(clock_ms).unwrap());
-        agreement.confirmed(NodeId(node), true);
+        agreement.confirmed(NodeId(node), false);
         agreement.advance(clock_ms);
     }
 
@@ -187,12 +187,12 @@ mod tests {
         round(&mut agreement, 1, 2 * MINUTE_MS);
         let before = agreement.agreed_ms();
         // Stored neither here nor there.
-        for is_stored in [true, false] {
+        for has_lost in [false, true] {
             agreement.compared(NodeId(1), agreement.begin(3 * MINUTE_MS).unwrap());
-            if is_stored {
+            if !has_lost {
                 agreement.lost(NodeId(1));
             }
-            agreement.confirmed(NodeId(1), is_stored);
+            agreement.confirmed(NodeId(1), has_lost);
             agreement.advance(3 * MINUTE_MS);
             assert_eq!(agreement.agreed_ms(), before);
         }
@@ -220,7 +220,7 @@ mod tests {
         let mut sweep = agreement.begin(11 * MINUTE_MS).unwrap();
         sweep.leaves_out(1);
         agreement.compared(NodeId(2), sweep);
-        agreement.confirmed(NodeId(2), true);
+        agreement.confirmed(NodeId(2), false);
         assert_eq!(agreement.droppable_ms(), 0);
         round(&mut agreement, 2, 12 * MINUTE_MS);
         assert_eq!(agreement.droppable_ms(), 8 * MINUTE_MS);

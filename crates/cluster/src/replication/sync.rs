@@ -65,7 +65,7 @@ impl<D: Delta> Replication<D> {
             let (their_version, stage) = (interests_version, Stage::Buckets { tally });
             let round = Round { number, first, began, version, their_version, without_ms, stage };
             peer.round = Some(Box::new(round));
-            let is_stored = !std::mem::take(&mut peer.has_lost);
+            let has_lost = std::mem::take(&mut peer.has_lost);
             let summary = wire::Summary {
                 round: number,
                 root,
@@ -73,7 +73,7 @@ impl<D: Delta> Replication<D> {
                 clock_ms,
                 agreed_ms,
                 without_ms,
-                is_stored,
+                has_lost,
             };
             self.send(node, Kind::Summary(summary), out);
         }
@@ -103,8 +103,8 @@ impl<D: Delta> Replication<D> {
         }
         self.counters.rounds += 1;
         let is_partial = peer.is_answer_partial;
-        let is_stored = !std::mem::take(&mut peer.has_lost);
-        self.agreement.confirmed(node, summary.is_stored);
+        let has_lost = std::mem::take(&mut peer.has_lost);
+        self.agreement.confirmed(node, summary.has_lost);
         let follows_clock = summary.clock_ms > 0 && replica.follow_clock(summary.clock_ms);
         let agreed_ms = self.agreement.agreed_ms();
         self.told_agreed(summary.agreed_ms, replica);
@@ -129,7 +129,7 @@ impl<D: Delta> Replication<D> {
         let mut reply = wire::Buckets {
             round: summary.round,
             follows_clock,
-            is_stored,
+            has_lost,
             clock_ms: replica.clock_ms(),
             agreed_ms,
             without_ms,
@@ -166,7 +166,7 @@ impl<D: Delta> Replication<D> {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
-        self.agreement.confirmed(node, theirs.is_stored);
+        self.agreement.confirmed(node, theirs.has_lost);
         // So that the clocks of all members are that of the fastest.
         replica.follow_clock(theirs.clock_ms);
         match &mut peer.sweep {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use edgefaas_manifest::{InstanceOrder, Manifest, OrderKey, Permissions, Succession, is_name};
-use edgefaas_workflow::api_document::{Address, ApiDocument, ApiDocumentError};
+use edgefaas_workflow::api_document::{ApiDocument, ApiDocumentError, ParameterError};
 use edgefaas_workflow::expression::{Expression, ExpressionError, Template};
 use edgefaas_workflow::program::{Channel, Kind, Listen, Mode, Publish, Resource, ResourcePlace};
 use edgefaas_workflow::{Compiled, DefinitionError, Program, compile};
@@ -106,20 +106,15 @@ pub enum WorkflowError {
         /// The error.
         error: ApiDocumentError,
     },
-    /// The constant input of a task has no value for a parameter of an address.
-    #[error(
-        "workflow `{name}` cannot send or subscribe in {task}: the address `{address}` needs `{parameter}`, which the task's input \
-         does not have"
-    )]
+    /// The constant input of a task has no suitable value for a parameter of an address.
+    #[error("workflow `{name}` cannot send or subscribe in {task}: {error}")]
     Parameter {
         /// The workflow.
         name: String,
         /// The task.
         task: String,
-        /// The address.
-        address: String,
-        /// The parameter.
-        parameter: String,
+        /// The error.
+        error: ParameterError,
     },
     /// A task names a document that the app does not have.
     #[error(
@@ -310,9 +305,10 @@ impl LiveWorkflow {
             };
             // Of most tasks only an instance knows the input.
             let input = node.data.from.as_ref().and_then(Template::literal);
-            let missing = address.as_ref().zip(input).and_then(|(address, input)| address.missing(input));
-            if let (Some(parameter), Some(Address { address })) = (missing, &address) {
-                return Err(WorkflowError::Parameter { name, task, address: address.clone(), parameter });
+            if let (Some(address), Some(input)) = (&address, input)
+                && let Err(error) = address.filled(|name| input.get(name).cloned().unwrap_or_default())
+            {
+                return Err(WorkflowError::Parameter { name, task, error });
             }
         }
         Ok(())

@@ -152,9 +152,7 @@ pub(super) fn check_topics(workflows: &[Arc<LiveWorkflow>]) -> Vec<String> {
     for workflow in workflows {
         for (node, emit, kind) in workflow.program.constant_event_types() {
             let (name, path) = (&workflow.name, &node.path);
-            if kind.is_empty() {
-                problems.push(format!("workflow `{name}` emits an event with an empty type in {path}"));
-            } else if emit.topic.is_none()
+            if emit.topic.is_none()
                 && let Err(error) = event_topic(kind)
             {
                 problems.push(format!(

@@ -258,9 +258,12 @@ impl Registry {
     pub async fn warm(&self, max_programs: usize) {
         let functions: Vec<_> = self.routes().functions().take(max_programs).cloned().collect();
         for function in functions {
-            // Only logged: each call of the function returns the error.
-            if let Err(error) = function.program(&self.isolates, &self.store).await {
-                tracing::error!(function = %function.name, %error, "a function cannot run");
+            match function.program(&self.isolates, &self.store).await {
+                Ok(_) | Err(ProgramError::Elsewhere { .. }) => {}
+                // Only logged: each call of the function returns the error.
+                Err(error) => {
+                    tracing::error!(function = %function.name, %error, "a function cannot run");
+                }
             }
         }
     }

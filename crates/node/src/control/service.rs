@@ -57,6 +57,8 @@ pub(super) async fn routes(
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(edgefaas_api::FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            // The details of errors.
+            .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
     };
     // Some clients know only the earlier version.
     match (reflection().build_v1(), reflection().build_v1alpha()) {

@@ -60,6 +60,8 @@ use edgefaas_triggers::mqtt::{Targets, TriggerHook};
 
 /// Maximum time for connections to end, after the running invocations.
 const CLOSE_GRACE: Duration = Duration::from_secs(3);
+/// Time that the export of the last spans has when the node stops.
+const EXPORT_GRACE: Duration = Duration::from_secs(5);
 
 /// A node whose sockets listen and that is ready to run.
 pub struct Node {
@@ -470,5 +472,8 @@ impl Parts {
         stages.calls.close();
         let ended = async { tokio::join!(self.workers.connections_ended(), stages.calls.wait()) };
         let _ = tokio::time::timeout(CLOSE_GRACE, ended).await;
+        stages.settled.cancel();
+        stages.exports.close();
+        let _ = tokio::time::timeout(EXPORT_GRACE, stages.exports.wait()).await;
     }
 }

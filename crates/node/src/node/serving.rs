@@ -29,6 +29,10 @@ pub(super) struct Stages {
     pub connected: CancellationToken,
     /// Connections over which other nodes call this one.
     pub calls: TaskTracker,
+    /// Fires after the connections have ended: no more spans come, and the last ones are exported.
+    pub settled: CancellationToken,
+    /// The export of spans.
+    pub exports: TaskTracker,
 }
 
 impl Parts {

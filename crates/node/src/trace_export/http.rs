@@ -1,7 +1,7 @@
 //! OTLP over HTTP.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use edgefaas_functions::outgoing::{self, Caller, FetchError, HttpClient};
@@ -75,9 +75,11 @@ impl HttpExporter {
             async { self.client.fetch(&self.caller, outgoing::check(request, &self.caller, None)?).await };
         match answer.await {
             Ok(answer) => self.attempt(&answer),
-            Err(error @ (FetchError::Invalid(_) | FetchError::NotPermitted { .. })) => {
-                Attempt::Failed(error.into(), Retry::Never)
-            }
+            Err(
+                error @ (FetchError::Invalid(_)
+                | FetchError::NotPermitted { .. }
+                | FetchError::Redirected { .. }),
+            ) => Attempt::Failed(error.into(), Retry::Never),
             Err(error) => Attempt::Failed(error.into(), Retry::Later),
         }
     }
@@ -96,8 +98,35 @@ impl HttpExporter {
     }
 }
 
-/// The seconds in `Retry-After`; its form with a date is not used by collectors.
+/// The pause in `Retry-After`: seconds, or the time until a date (RFC 9110, section 10.2.3).
 fn retry_after(answer: &IncomingResponse) -> Option<Duration> {
     let (_, value) = answer.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("retry-after"))?;
-    value.trim().parse().ok().map(Duration::from_secs)
+    pause(value.trim(), SystemTime::now())
+}
+
+fn pause(retry_after: &str, now: SystemTime) -> Option<Duration> {
+    if let Ok(seconds) = retry_after.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = httpdate::parse_http_date(retry_after).ok()?;
+    Some(date.duration_since(now).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_are_seconds_or_end_at_a_date() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_770);
+        for (text, seconds) in [
+            ("120", Some(120)),
+            ("Sun, 06 Nov 1994 08:49:37 GMT", Some(7)),
+            ("Sun, 06 Nov 1994 08:00:00 GMT", Some(0)),
+            ("soon", None),
+            ("-1", None),
+        ] {
+            assert_eq!(pause(text, now), seconds.map(Duration::from_secs), "{text}");
+        }
+    }
 }

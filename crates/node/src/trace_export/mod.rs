@@ -36,7 +36,7 @@ const BACKOFF: Duration = Duration::from_millis(500);
 /// Maximum time that a collector can ask for with `Retry-After` or `RetryInfo`.
 const MAX_BACKOFF: Duration = Duration::from_secs(30);
 
-/// Sends new spans to the collector until `cancel` fires. If it is overloaded or cannot be reached, they are sent again, up to
+/// Sends new spans to the collector until `cancel` fires, and then those that are left. If it is overloaded or cannot be reached, they are sent again, up to
 /// [`ATTEMPTS`] times. Meanwhile new spans wait among those that the node keeps, so the newest `traces.spans` of them wait at
 /// most, and no call waits.
 pub(crate) async fn run(
@@ -53,13 +53,18 @@ pub(crate) async fn run(
     let mut reports = Reports::new(url);
     loop {
         tokio::select! {
-            () = cancel.cancelled() => return,
+            () = cancel.cancelled() => {}
             () = traces.added() => {}
         }
         let _ = tokio::time::timeout(COLLECT, cancel.cancelled()).await;
+        // Looked at before the spans are taken: those that come later are for the next turn.
+        let is_last = cancel.is_cancelled();
         for spans in batches(&traces.take_unexported()) {
             let exported = exporter.export(spans, &cancel).await;
             reports.report(spans.len(), exported, Instant::now());
+        }
+        if is_last {
+            return;
         }
     }
 }

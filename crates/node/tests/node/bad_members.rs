@@ -242,7 +242,7 @@ fn wave(number: u32) -> Vec<Kind> {
             clock_ms: u64::MAX,
             agreed_ms: u64::MAX,
             without_ms: u64::MAX,
-            is_stored: true,
+            has_lost: false,
         }));
         let digests = (0..BUCKETS).map(noise).collect();
         kinds.push(Kind::Buckets(Buckets {
@@ -253,7 +253,7 @@ fn wave(number: u32) -> Vec<Kind> {
             clock_ms: u64::MAX,
             agreed_ms: u64::MAX,
             without_ms: u64::MAX,
-            is_stored: true,
+            has_lost: false,
         }));
         kinds.push(Kind::Finished(Finished { round }));
         kinds.push(Kind::RoundPlease(RoundPlease {}));

@@ -314,6 +314,36 @@ async fn spans_are_exported_over_grpc_and_again_after_an_overload() {
     }
 }
 
+/// The last request of a connection ends while the node stops.
+#[tokio::test]
+async fn a_node_that_stops_exports_its_last_spans() {
+    let mut collector = GrpcCollector::start(Vec::new()).await;
+    let mut node = collector.node().await;
+    let source =
+        "export default async () => { await new Promise((done) => setTimeout(done, 100)); return 'x'; }";
+    node.deploy_one("slow", "triggers = [{ http = \"/slow\" }, { mqtt = \"begin\" }]", source).await;
+    let mut client = Mqtt5::connect(&node, "watcher").await;
+    client.publish("begin", "").await;
+    client.puback().await;
+    node.stop().await;
+    let request = collector.request().await;
+    assert!(names(&request).contains(&"slow"), "{request:?}");
+}
+
+#[tokio::test]
+async fn a_collector_that_redirects_is_not_asked_again() {
+    let mut collector = Server::start(&[307, 200]).await;
+    let url = format!("http://{}", collector.address);
+    let mut node = TestNode::start_with(|config| config.traces.otlp = Some(url)).await;
+    node.deploy_one("f", "triggers = [{ http = \"/f\" }]", "export default (e) => e.query").await;
+    for query in ["first", "second"] {
+        post(&node, &format!("/f?{query}")).await;
+        let request = collector.request().await;
+        let body = String::from_utf8_lossy(request.body()).into_owned();
+        assert!(body.contains(query), "the spans of a refused export do not come again: {body}");
+    }
+}
+
 /// Spans have the kinds and attributes of OpenTelemetry's conventions, from an HTTP request to a workflow's sub-workflow.
 #[tokio::test]
 async fn exported_spans_have_kinds_and_attributes() {

@@ -44,7 +44,10 @@ impl Server {
                         let (head, body) = request.into_parts();
                         let body = body.collect().await.unwrap().to_bytes();
                         let _ = sender.send(Request::from_parts(head, body));
-                        let answer = Response::builder().status(status).header("connection", "close");
+                        let mut answer = Response::builder().status(status).header("connection", "close");
+                        if (300..400).contains(&status) {
+                            answer = answer.header("location", "/elsewhere");
+                        }
                         Ok::<_, Infallible>(answer.body(Full::<Bytes>::default()).unwrap())
                     }
                 });

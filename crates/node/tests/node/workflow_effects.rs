@@ -56,6 +56,17 @@ async fn a_forbidden_or_impossible_message_is_an_error_of_its_task() {
             assert_eq!(problem["instance"], place, "{how} {topic}: {problem}");
         }
     }
+    for how in ["publish", "emit"] {
+        for (topic, kind) in [(json!(null), "null"), (json!({"a": 1}), "an object"), (json!(7), "a number")]
+        {
+            let input = json!({"how": how, "topic": topic, "headers": {}, "data": 1});
+            let reply = node.post("/workflows/flow", input.to_string()).await;
+            let detail = json(&reply)["detail"].clone();
+            assert_eq!(reply.status().as_u16(), 400, "{how} {topic}: {detail}");
+            let told = format!("the topic is text, not {kind}");
+            assert!(detail.as_str().unwrap().contains(&told), "{how} {topic}: {detail}");
+        }
+    }
     for input in [
         json!({"how": "publish", "topic": "out/a", "headers": {"nul": "a\0b"}, "data": 1}),
         json!({"how": "emit", "topic": "out/a", "headers": {}, "data": long}),
@@ -82,7 +93,7 @@ async fn the_type_of_an_event_must_be_a_level_of_its_topic() {
     node.control.deploy(dynamic).await.expect("the deploy succeeds");
     let mut client = Mqtt5::connect(&node, "reader").await;
     client.subscribe("$faas/events/emitted/#").await;
-    for kind in ["a#", "#", "a.+", "", "a\0b"] {
+    for kind in ["a#", "#", "a.+", "", "a\0b", "a\nb"] {
         let reply = node.post("/workflows/flow", json!({"type": kind}).to_string()).await;
         let problem = json(&reply);
         assert_eq!(
@@ -97,13 +108,32 @@ async fn the_type_of_an_event_must_be_a_level_of_its_topic() {
     for (kind, metadata, told) in [
         ("'a#'", "", "type `a#` in /do/0/tell, which cannot be the last level of its topic"),
         ("'a+'", "", "type `a+` in /do/0/tell"),
-        ("''", "", "an event with an empty type in /do/0/tell"),
-        ("''", ", metadata: { topic: out/x }", "an event with an empty type in /do/0/tell"),
+        ("''", "", "the event's `type` is empty"),
+        ("''", ", metadata: { topic: out/x }", "the event's `type` is empty"),
+        ("5", "", "the event's `type` is text, not a number"),
+        ("\"a\\nb\"", ", metadata: { topic: out/x }", "the event's `type` has a control character: a\\nb"),
+        ("t, source: ''", "", "the event's `source` is empty"),
+        ("t, source: 5", "", "the event's `source` is text, not a number"),
+        ("t, id: [1]", "", "the event's `id` is text, not a list"),
+        (
+            "t",
+            ", metadata: { topic: [out/x] }",
+            "`metadata.topic` is text, or an expression that gives text, not a list",
+        ),
     ] {
         let constant = request(&manifest(r#""out/#""#), &emit(kind, metadata));
         let error = node.control.deploy(constant).await.expect_err("it is refused");
         assert_eq!(error.code(), tonic::Code::InvalidArgument);
         assert!(error.message().contains(told), "{kind}: {}", error.message());
+    }
+    // The other attributes of CloudEvents have rules as well.
+    let sources = request(&manifest(""), &emit("t, source: '${ .source }'", ""));
+    node.control.deploy(sources).await.expect("the deploy succeeds");
+    for (source, told) in [(json!(5), "not a number"), (json!([]), "not a list"), (json!(""), "is empty")] {
+        let reply = node.post("/workflows/flow", json!({"source": source}).to_string()).await;
+        let problem = json(&reply);
+        assert_eq!(reply.status().as_u16(), 400, "{source}: {problem}");
+        assert!(problem["detail"].as_str().unwrap().contains(told), "{source}: {problem}");
     }
     // With a topic of its own the type is not a level of it.
     let own = request(&manifest(r#""out/#""#), &emit("'a#'", ", metadata: { topic: out/x }"));
@@ -232,6 +262,11 @@ async fn constant_topics_are_checked_at_the_deploy() {
         assert_eq!(error.code(), tonic::Code::InvalidArgument);
         assert!(error.message().contains(told), "{topic}: {}", error.message());
     }
+    let number =
+        flow("", "do:\n  - say: { call: asyncapi, with: { channel: 7, message: { payload: 1 } } }\n");
+    let error = node.control.deploy(request(&manifest(r##""#""##), &number)).await.expect_err("refused");
+    let told = "flow.yaml:3:43: `channel` is text, or an expression that gives text, not a number";
+    assert!(error.message().contains(told), "{}", error.message());
     let fine = request(&manifest(r#""out/#""#), &send("out/x"));
     node.control.deploy(fine).await.expect("the deploy succeeds");
 }

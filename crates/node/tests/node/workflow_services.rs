@@ -271,6 +271,11 @@ async fn operations_of_asyncapi_documents() {
         status == 400 && error["detail"].as_str().unwrap().contains("needs `room`"),
         "{status} {error}"
     );
+    let (status, error) = run(&node, "tell", json!({"room": [1], "on": 1})).await;
+    assert!(
+        status == 400 && error["detail"].as_str().unwrap().contains("as `room`, not a list"),
+        "{status} {error}"
+    );
     // With a constant input the deploy finds it.
     let silent = tell.replace("tell: { call:", "tell: { input: { from: { on: 1 } }, call:");
     let refused =

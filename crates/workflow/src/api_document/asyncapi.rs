@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{ApiDocument, ApiDocumentError, ApiKind, suggestion};
+use crate::data::kind_of;
 use crate::instance::expand;
 
 /// The protocols of this node's broker.
@@ -29,31 +30,54 @@ pub struct Address {
     pub address: String,
 }
 
+/// A parameter of an address whose value cannot be a part of a topic: the message would go to another one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ParameterError {
+    /// There is no value, or an empty one.
+    #[error("the address `{address}` needs `{name}`, which the task's input does not have")]
+    Missing {
+        /// The address.
+        address: String,
+        /// The parameter.
+        name: String,
+    },
+    /// The value is a list or an object.
+    #[error("the address `{address}` needs a text, a number or a boolean as `{name}`, not {found}")]
+    NotScalar {
+        /// The address.
+        address: String,
+        /// The parameter.
+        name: String,
+        /// The kind of the value.
+        found: &'static str,
+    },
+}
+
 impl Address {
-    /// The topic, with the values of its parameters from `input`, percent-encoded.
+    /// The topic, with the values of its parameters, percent-encoded.
     ///
     /// # Errors
-    /// The first parameter without a value: the message would go to another topic.
-    pub fn filled(&self, mut value: impl FnMut(&str) -> String) -> Result<String, String> {
-        let mut missing = None;
+    /// The first parameter whose value cannot be a part of a topic.
+    pub fn filled(&self, value: impl Fn(&str) -> Value) -> Result<String, ParameterError> {
+        let mut problem = None;
         let topic = expand(&self.address, |name| {
-            let value = value(name);
-            if value.is_empty() {
-                missing.get_or_insert_with(|| name.to_owned());
-            }
-            value
+            let (address, name) = (|| self.address.clone(), name.to_owned());
+            let (text, found) = match value(&name) {
+                Value::Null => (String::new(), Some(ParameterError::Missing { address: address(), name })),
+                Value::String(text) if text.is_empty() => {
+                    (text, Some(ParameterError::Missing { address: address(), name }))
+                }
+                Value::String(text) => (text, None),
+                value @ (Value::Array(_) | Value::Object(_)) => {
+                    let found = kind_of(&value);
+                    (String::new(), Some(ParameterError::NotScalar { address: address(), name, found }))
+                }
+                value => (value.to_string(), None),
+            };
+            problem = problem.take().or(found);
+            text
         });
-        missing.map_or(Ok(topic), Err)
-    }
-
-    /// The first parameter that has no value in an input.
-    pub fn missing(&self, input: &Value) -> Option<String> {
-        let value = |name: &str| match input.get(name) {
-            None | Some(Value::Null) => String::new(),
-            Some(Value::String(text)) => text.clone(),
-            Some(other) => other.to_string(),
-        };
-        self.filled(value).err()
+        problem.map_or(Ok(topic), Err)
     }
 }
 

@@ -9,7 +9,7 @@ mod parameters;
 use serde::Deserialize;
 use serde_json::Value;
 
-pub use asyncapi::{Address, AsyncOperation};
+pub use asyncapi::{Address, AsyncOperation, ParameterError};
 pub use error::{ApiDocumentError, ApiRequestError};
 pub use openapi::Operation;
 

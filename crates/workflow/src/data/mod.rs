@@ -17,6 +17,19 @@ pub(crate) use memory::{ARRAY_BYTES, ITEM_BYTES, OBJECT_BYTES, STRING_BYTES};
 pub(crate) use number::Limited;
 pub use number::Num;
 
+/// The type of a JSON value, with its article.
+pub(crate) fn kind_of(value: &serde_json::Value) -> &'static str {
+    use serde_json::Value;
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a text",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
 /// The maximum nesting depth of a value that is converted from [`serde_json::Value`].
 const MAX_DEPTH: u32 = 256;
 

@@ -6,11 +6,13 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::action::Outgoing;
 use super::run::Run;
 use super::state::Instance;
-use crate::error::WorkflowError;
+use crate::data::kind_of;
+use crate::error::{ErrorKind, WorkflowError};
 use crate::program::NodeId;
 
 /// The rule by which the effect of a task is refused.
@@ -82,6 +84,24 @@ impl Run<'_> {
                 Err(error) => Err(self.refuse(Effect::Send, error)),
             },
             Permits::Recorded(refused) => self.repeated(refused, Effect::Send),
+        }
+    }
+
+    /// The topic that an expression gives.
+    ///
+    /// # Errors
+    /// The value is not text. A turn that an earlier version recorded is repeated as it was.
+    pub(super) fn topic(&mut self, value: Value) -> Result<String, WorkflowError> {
+        if let Value::String(topic) = value {
+            return Ok(topic);
+        }
+        match self.environment.permits {
+            Permits::Asked(_) => {
+                let detail = format!("the topic is text, not {}", kind_of(&value));
+                let error = WorkflowError::new(ErrorKind::Validation, detail);
+                Err(self.refuse(Effect::Send, error))
+            }
+            Permits::Recorded(refused) => self.repeated(refused, Effect::Send).map(|()| value.to_string()),
         }
     }
 

@@ -106,14 +106,10 @@ pub(super) fn fill(endpoint: &str, input: &Data) -> String {
 /// `{name}` in the address of a channel is the value of that name in the input.
 ///
 /// # Errors
-/// A validation error if a value is missing: the message would go to another topic.
+/// A validation error if a value is missing or not a scalar: the message would go to another topic.
 pub(super) fn fill_address(address: &Address, input: &Data) -> Result<String, WorkflowError> {
-    address.filled(|name| value_of(name, input)).map_err(|name| {
-        let address = &address.address;
-        let detail =
-            format!("the address `{address}` needs `{name}`, which the task's input does not have");
-        WorkflowError::new(ErrorKind::Validation, detail)
-    })
+    let value = |name: &str| input.get(name).map(Data::to_json).unwrap_or_default();
+    address.filled(value).map_err(|error| WorkflowError::new(ErrorKind::Validation, error.to_string()))
 }
 
 /// The text of a value of the input; empty if there is none.

@@ -27,7 +27,9 @@ impl Run<'_> {
         let mut scope = self.scope(Some(parent), Some(node), Some(input), None);
         scope.raw_input = Some(raw);
         let topic = emit.topic.as_ref().map(|topic| scope.json(topic, input)).transpose()?;
-        let Value::Object(mut event) = scope.json(&emit.event, input)? else {
+        let event = scope.json(&emit.event, input)?;
+        let topic = topic.map(|topic| self.topic(topic)).transpose()?;
+        let Value::Object(mut event) = event else {
             return Err(WorkflowError::new(ErrorKind::Expression, "the event is not an object"));
         };
         if !event.get("type").is_some_and(Value::is_string) {
@@ -49,7 +51,7 @@ impl Run<'_> {
         let content_bytes = weight(&event);
         self.send(Outgoing {
             node: id,
-            topic: topic.map(text),
+            topic,
             content: Content::CloudEvent(Arc::new(event)),
             qos: emit.qos,
             retain: false,
@@ -79,7 +81,10 @@ impl Run<'_> {
         };
         let payload = scope.json(&publish.payload, input)?;
         let topic = match (found_topic, &publish.channel) {
-            (None, Channel::Topic(topic)) => Some(text(scope.json(topic, input)?)),
+            (None, Channel::Topic(topic)) => {
+                let topic = scope.json(topic, input)?;
+                Some(self.topic(topic)?)
+            }
             (topic, _) => topic,
         };
         let content_bytes = weight(&payload);

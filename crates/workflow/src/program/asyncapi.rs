@@ -68,7 +68,7 @@ impl Compiler {
             self.reader.check_keys(server, "`server`", &["name", "variables"]);
         }
         if let Some(channel) = with.get("channel") {
-            let topic = self.reader.template(channel, "`channel`")?;
+            let topic = self.reader.text_template(channel, "`channel`")?;
             if let Some(document) = with.get("document") {
                 let message = "the AsyncAPI document is not fetched; `channel` is taken as the topic on this node's broker";
                 self.warnings.add(document.place, message);

@@ -6,6 +6,7 @@ use super::{
     Correlation, DataTest, Emit, EventFilter, Foreach, Listen, Mode, Pattern, Read, Strategy, Until,
 };
 use crate::document::Located;
+use crate::event::{TEXTS, check_attribute};
 use crate::expression::{Template, expression_text};
 
 /// Maximum number of filters of one strategy.
@@ -33,8 +34,17 @@ impl Compiler {
             Some(kind.literal()?.as_str()?.to_owned())
         });
         let event = self.reader.template(with, "`with`");
+        for name in TEXTS {
+            let Some(value) = with.get(name) else { continue };
+            let parsed = Template::parse(&value.to_json(), &self.reader.variables(), self.reader.mode);
+            if let Ok(template) = parsed
+                && let Some(Err(error)) = template.literal().map(|literal| check_attribute(name, literal))
+            {
+                self.reader.deploy_problems.add(value.place, error.to_string());
+            }
+        }
         let topic = metadata.and_then(|metadata| metadata.get("topic"));
-        let topic = topic.map(|topic| self.reader.template(topic, "`metadata.topic`"));
+        let topic = topic.map(|topic| self.reader.text_template(topic, "`metadata.topic`"));
         let qos = metadata.and_then(|metadata| metadata.get("qos"));
         let qos = qos.map(|qos| self.reader.number(qos, "`metadata.qos`", 0, 2));
         Some(Emit { event: event?, kind, topic: settled(topic)?, qos: settled(qos)?.unwrap_or(1) as u8 })

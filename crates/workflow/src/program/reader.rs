@@ -133,6 +133,16 @@ impl Reader {
         self.parsed(value, what, parsed)
     }
 
+    /// A text, or an expression that gives one: a deploy refuses other values.
+    pub fn text_template(&mut self, value: &Located, what: &str) -> Option<Template> {
+        let template = self.template(value, what)?;
+        if template.literal().is_some_and(|literal| !literal.is_string()) {
+            let message = format!("{what} is text, or an expression that gives text, not {}", value.kind());
+            self.deploy_problems.add(value.place, message);
+        }
+        Some(template)
+    }
+
     /// Like `template`, but a string is an expression with or without `${ }`.
     pub fn expression_or_template(&mut self, value: &Located, what: &str) -> Option<Template> {
         let parsed = Template::parse_expression_or_template(&value.to_json(), &self.variables(), self.mode);

@@ -175,19 +175,6 @@ pub enum SynthesisError {
     },
 }
 
-/// The type of a value, with its article.
-pub(super) fn kind_of(value: &serde_json::Value) -> &'static str {
-    use serde_json::Value;
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
-    }
-}
-
 fn shown(pointer: &str) -> &str {
     if pointer.is_empty() { "events" } else { pointer }
 }

@@ -3,7 +3,8 @@
 use serde_json::{Map, Number, Value};
 
 use super::Predicate;
-use super::error::{RuleError, RuleExpressionError, kind_of};
+use super::error::{RuleError, RuleExpressionError};
+use crate::data::kind_of;
 use crate::duration::{self, TextError};
 use crate::expression::ExpressionError;
 

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use serde_json::{Number, Value};
 
 use super::charged::Charged;
-use super::error::{SynthesisError, kind_of};
+use super::error::SynthesisError;
 use super::keys::Key;
 use super::rule::{Kind, Rule};
+use crate::data::kind_of;
 
 /// The maximum length of a key, in bytes as JSON.
 const KEY_BYTES: usize = 1_024;

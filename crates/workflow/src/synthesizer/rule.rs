@@ -5,8 +5,9 @@ use std::fmt;
 use serde_json::{Number, Value};
 
 use super::Predicate;
-use super::error::{RuleError, kind_of};
+use super::error::RuleError;
 use super::fields::{Compile, Fields};
+use crate::data::kind_of;
 use crate::expression::ExpressionError;
 
 /// The condition keys. A rule has exactly one of them.
