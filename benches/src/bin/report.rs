@@ -55,7 +55,7 @@ is the median of the rounds (least to most). The machine is shared: absolute tim
 ratios count**. The node is the one that `cargo build --release` makes; the shipped profile (`dist`, with link-time
 optimisation) is not measured here.
 
-```sh
+```console
 cargo build --release --workspace --bins  # together, so that they share their dependencies
 target/release/end-to-end                 # --quick for a first look
 target/release/soak                       # ten minutes; the same
