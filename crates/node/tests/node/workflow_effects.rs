@@ -265,7 +265,7 @@ async fn constant_topics_are_checked_at_the_deploy() {
     let number =
         flow("", "do:\n  - say: { call: asyncapi, with: { channel: 7, message: { payload: 1 } } }\n");
     let error = node.control.deploy(request(&manifest(r##""#""##), &number)).await.expect_err("refused");
-    let told = "flow.yaml:3:43: `channel` is text, or an expression that gives text, not a number";
+    let told = "flow.yaml:3:45: `channel` is text, or an expression that gives text, not a number";
     assert!(error.message().contains(told), "{}", error.message());
     let fine = request(&manifest(r#""out/#""#), &send("out/x"));
     node.control.deploy(fine).await.expect("the deploy succeeds");
