@@ -6,6 +6,7 @@ mod commands;
 mod hints;
 mod log;
 mod node;
+mod service_manager;
 mod watch;
 
 use std::process::ExitCode;
