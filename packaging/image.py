@@ -18,9 +18,16 @@ from pathlib import Path
 USER_ID = 10001
 PORTS = ["1883/tcp", "7070/tcp", "7071/tcp", "7071/udp", "8080/tcp", "8883/tcp"]
 DATA_DIR = "var/lib/edgefaas"
-# Documentation, and what only a package manager reads.
-LEFT_OUT = ("dev/", "etc/apt/", "usr/share/doc/", "usr/share/locale/", "usr/share/man/", "usr/lib/x86_64-linux-gnu/gconv/",
-            "usr/lib/aarch64-linux-gnu/gconv/", "usr/lib/x86_64-linux-gnu/audit/", "var/cache/", "var/lib/apt/", "var/lib/dpkg/", "var/log/")
+# Programs, documentation, and what only a package manager reads: the image has no program but edgefaas.
+LEFT_OUT = (
+    "bin/", "sbin/", "usr/bin/", "usr/sbin/", "dev/", "etc/apt/", "var/cache/", "var/lib/apt/", "var/lib/dpkg/", "var/log/",
+    "usr/share/bash-completion/", "usr/share/bug/", "usr/share/debconf/", "usr/share/doc/", "usr/share/lintian/",
+    "usr/share/locale/", "usr/share/man/", "usr/share/menu/", "usr/share/perl5/", "usr/share/pixmaps/",
+    "usr/lib/x86_64-linux-gnu/audit/", "usr/lib/x86_64-linux-gnu/engines-3/", "usr/lib/x86_64-linux-gnu/gconv/",
+    "usr/lib/x86_64-linux-gnu/ossl-modules/", "usr/lib/x86_64-linux-gnu/perl-base/",
+    "usr/lib/aarch64-linux-gnu/audit/", "usr/lib/aarch64-linux-gnu/engines-3/", "usr/lib/aarch64-linux-gnu/gconv/",
+    "usr/lib/aarch64-linux-gnu/ossl-modules/", "usr/lib/aarch64-linux-gnu/perl-base/",
+)
 
 
 def arguments():
