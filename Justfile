@@ -36,3 +36,7 @@ bench:
 # The JavaScript engine from its sources (needs clang and lld)
 js-engine:
     crates/isolates/js-engine/build.sh
+
+# Tarball, Debian package, image and sums of what is shipped, in target/packages; `just package --arch aarch64` for 64-bit ARM
+package *options:
+    packaging/build {{options}}

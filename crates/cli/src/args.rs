@@ -12,16 +12,25 @@ use edgefaas_platform::{LABEL_RULE, is_label};
 /// Turns a Linux box into a serverless node: an MQTT broker that runs WebAssembly functions.
 #[derive(Debug, Parser)]
 #[command(name = "edgefaas", version, after_help = exit::HELP, arg_required_else_help = true)]
-pub struct Cli {
+pub struct Cli<C: Subcommand> {
     #[command(flatten)]
     pub global: Global,
     #[command(subcommand)]
-    pub command: Command,
+    pub command: C,
 }
 
-/// Commands that need code of a node, or its data directory; all others are `client::Command`.
+/// All commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    #[command(flatten)]
+    User(UserCommand),
+    #[command(flatten)]
+    Child(ChildCommand),
+}
+
+/// Commands for users. Those of `client::Command` need no code of a node, and no data directory.
+#[derive(Debug, Subcommand)]
+pub enum UserCommand {
     /// Run a node in the foreground
     Run(Run),
     /// Run functions and workflows for another MQTT broker, which its clients keep using
@@ -39,6 +48,29 @@ pub enum Command {
     /// Add, change and remove users of the MQTT broker; reload users, rules and certificates
     #[command(subcommand)]
     Users(Users),
+    /// Print the completions of a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Write a manual page for each command
+    Man {
+        /// The folder of the pages; it is created
+        folder: PathBuf,
+    },
+}
+
+/// A shell with completions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// Commands that the program starts itself. No help, completion or manual page has them.
+#[derive(Debug, Subcommand)]
+pub enum ChildCommand {
     /// Compiles the code on stdin to stdout; a node starts it to deploy a function
     #[command(name = COMPILE, hide = true)]
     Compile(Compile),
@@ -241,6 +273,6 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
-        super::Cli::command().debug_assert();
+        super::Cli::<super::Command>::command().debug_assert();
     }
 }

@@ -6,6 +6,7 @@ mod commands;
 mod hints;
 mod log;
 mod node;
+mod service_manager;
 mod watch;
 
 use std::process::ExitCode;
@@ -18,6 +19,6 @@ use edgefaas_client::exit;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    let cli = args::Cli::parse();
+    let cli = args::Cli::<args::Command>::parse();
     commands::run(cli).unwrap_or_else(|error| exit::report(&error))
 }

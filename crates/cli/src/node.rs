@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::allocator;
 use crate::args::{self, Listen};
+use crate::service_manager::ServiceManager;
 
 /// The configuration file, with the options of the command line.
 pub fn config(listen: &Listen, data_dir: Option<PathBuf>) -> anyhow::Result<NodeConfig> {
@@ -136,14 +137,21 @@ pub fn shutdown_signal() -> anyhow::Result<CancellationToken> {
 }
 
 /// Reloads users, rules and certificates at every SIGHUP.
-pub fn reload_on_hangup(access: Arc<AccessControl>) -> anyhow::Result<()> {
+pub fn reload_on_hangup(access: Arc<AccessControl>, manager: ServiceManager) -> anyhow::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut hangup = signal(SignalKind::hangup())?;
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
+            manager.reloading();
             match access.reload().await {
-                Ok(reloaded) => tracing::info!(users = reloaded.users, rules = reloaded.rules, "reloaded"),
-                Err(error) => tracing::error!("{error}"),
+                Ok(reloaded) => {
+                    tracing::info!(users = reloaded.users, rules = reloaded.rules, "reloaded");
+                    manager.reloaded(&format!("reloaded; {} users", reloaded.users));
+                }
+                Err(error) => {
+                    tracing::error!("{error}");
+                    manager.reloaded(&format!("the reload failed: {error}"));
+                }
             }
         }
     });

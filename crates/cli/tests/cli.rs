@@ -445,3 +445,34 @@ fn code_that_nests_too_deeply_is_7_and_names_its_file() {
     assert!(stderr.contains("deep.ts: the code is nested too deeply"), "{stderr}");
     assert!(!stderr.contains("overflowed its stack"), "the child's own words are not shown: {stderr}");
 }
+
+#[test]
+fn completions_and_manual_pages_have_all_commands_but_hidden_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        let (code, script, stderr) = run(folder.path(), &["completions", shell]);
+        assert_eq!(code, 0, "{stderr}");
+        for word in ["passwd", "with-objects", "completions"] {
+            assert!(script.contains(word), "{shell}: no {word}");
+        }
+        assert!(!script.contains("-stdio"), "{shell}: hidden commands");
+    }
+
+    let (code, _, stderr) = run(folder.path(), &["man", "new/pages"]);
+    assert_eq!(code, 0, "{stderr}");
+    let mut names = Vec::new();
+    for page in fs::read_dir(folder.path().join("new/pages")).unwrap() {
+        let page = page.unwrap();
+        let text = fs::read_to_string(page.path()).unwrap();
+        assert!(text.contains(".TH edgefaas") && !text.contains("-stdio"), "{:?}", page.path());
+        names.push(page.file_name().into_string().unwrap());
+    }
+    for name in ["edgefaas.1", "edgefaas-run.1", "edgefaas-users.1", "edgefaas-users-add.1"] {
+        assert!(names.contains(&name.to_owned()), "{name} in {names:?}");
+    }
+
+    fs::write(folder.path().join("file"), "").unwrap();
+    let (code, _, stderr) = run(folder.path(), &["man", "file"]);
+    assert_eq!(code, 1);
+    assert!(stderr.contains("choose another folder"), "{stderr}");
+}

@@ -97,6 +97,15 @@ impl Workers {
         done.await.ok()
     }
 
+    /// Waits until every worker has run a task, or has stopped.
+    pub async fn answer(&self) {
+        let answers: Vec<_> = self.workers.iter().map(|worker| worker.handle.spawn(async {})).collect();
+        for answer in answers {
+            // An error is a stopped worker.
+            let _ = answer.await;
+        }
+    }
+
     /// Stops the workers and drops their tasks. Blocks until the threads have ended.
     pub fn stop(&self) {
         self.stop.cancel();
@@ -128,5 +137,39 @@ struct TaskGuard(Arc<AtomicUsize>);
 impl Drop for TaskGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::mpsc;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_worker_that_hangs_does_not_answer() {
+        let workers = Workers::start(2).unwrap();
+        workers.answer().await;
+        let (running, hangs) = tokio::sync::oneshot::channel();
+        let (release, released) = mpsc::channel::<()>();
+        workers.spawn_connection(async move {
+            running.send(()).unwrap();
+            let _ = released.recv();
+        });
+        hangs.await.unwrap();
+        let mut answer = pin!(workers.answer());
+        assert!(answer.as_mut().now_or_never().is_none());
+        // The other worker runs this after the task of the answer.
+        let (done, ran) = tokio::sync::oneshot::channel();
+        workers.spawn_connection(async move { done.send(()).unwrap() });
+        ran.await.unwrap();
+        assert!(answer.as_mut().now_or_never().is_none());
+        drop(release);
+        answer.await;
+        workers.stop();
+        workers.answer().await;
     }
 }

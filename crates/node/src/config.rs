@@ -618,6 +618,26 @@ mod tests {
     }
 
     #[test]
+    fn the_packaged_configuration_changes_nothing_and_its_examples_are_valid() {
+        let text = include_str!("../../../packaging/edgefaas.toml");
+        let packaged: NodeConfig = toml::from_str(text).unwrap();
+        assert_eq!(format!("{packaged:?}"), format!("{:?}", NodeConfig::default()));
+        let examples: String = text
+            .lines()
+            .filter_map(|line| line.strip_prefix('#'))
+            .filter(|line| !line.starts_with(' '))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let mut examples: NodeConfig = toml::from_str(&examples).unwrap();
+        assert_eq!((examples.mqtts.take(), examples.access.allow_anonymous.take()), (
+            Some("0.0.0.0:8883".parse().unwrap()),
+            Some(false)
+        ));
+        examples.data_dir = NodeConfig::default().data_dir;
+        assert_eq!(format!("{examples:?}"), format!("{:?}", NodeConfig::default()), "they are the defaults");
+    }
+
+    #[test]
     fn addresses_off_loopback_are_found() {
         let config = |text: &str| toml::from_str::<NodeConfig>(text).unwrap();
         let wide = |text: &str| {

@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod config;
 pub mod control;
 pub mod gateway;
+mod health;
 mod listeners;
 pub mod memory_plan;
 mod memory_pressure;
@@ -21,6 +22,7 @@ pub mod tls;
 mod trace_export;
 
 pub use edgefaas_platform::Clock;
+pub use health::{Health, Readiness};
 pub use listeners::Addresses;
 pub use node::{BuildError, Node, RunError};
 pub use platform::Platform;

@@ -3,6 +3,7 @@
 mod compile;
 mod coordinator;
 mod dev;
+mod manual;
 mod policy;
 mod run;
 mod store;
@@ -14,22 +15,27 @@ use std::process::ExitCode;
 use anyhow::Context;
 use tokio::runtime::Builder;
 
-use crate::args::{Cli, Command};
+use crate::args::{ChildCommand, Cli, Command, UserCommand};
 
 /// Runs a command to its end.
-pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+pub fn run(cli: Cli<Command>) -> anyhow::Result<ExitCode> {
     let Cli { global, command } = cli;
+    let command = match command {
+        Command::User(command) => command,
+        Command::Child(ChildCommand::Compile(args)) => return compile::compile(&args),
+        Command::Child(ChildCommand::DryRun(args)) => return compile::dry_run(&args),
+        Command::Child(ChildCommand::Collect(args)) => return compile::collect(&args),
+    };
     let done = match command {
-        Command::Run(args) => with_node(run::run(&args, &global)),
-        Command::Coordinator(args) => with_node(coordinator::run(&args, &global)),
-        Command::Dev(args) => with_node(dev::run(&args, &global)),
-        Command::Client(command) => edgefaas_client::commands::run(&command, &global),
-        Command::Policy(args) => as_client(policy::run(&args, &global)),
-        Command::Store(args) => store::run(&args, &global),
-        Command::Users(args) => as_client(users::run(&args, &global)),
-        Command::Compile(args) => return compile::compile(&args),
-        Command::DryRun(args) => return compile::dry_run(&args),
-        Command::Collect(args) => return compile::collect(&args),
+        UserCommand::Run(args) => with_node(run::run(&args, &global)),
+        UserCommand::Coordinator(args) => with_node(coordinator::run(&args, &global)),
+        UserCommand::Dev(args) => with_node(dev::run(&args, &global)),
+        UserCommand::Client(command) => edgefaas_client::commands::run(&command, &global),
+        UserCommand::Policy(args) => as_client(policy::run(&args, &global)),
+        UserCommand::Store(args) => store::run(&args, &global),
+        UserCommand::Users(args) => as_client(users::run(&args, &global)),
+        UserCommand::Completions { shell } => manual::completions(shell),
+        UserCommand::Man { folder } => manual::pages(&folder),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

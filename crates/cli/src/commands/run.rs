@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::args::Run;
 use crate::log;
 use crate::node;
+use crate::service_manager::ServiceManager;
 use edgefaas_client::args::{Format, Global};
 use edgefaas_client::output;
 
@@ -26,8 +27,10 @@ pub async fn serve(config: NodeConfig, global: &Global) -> anyhow::Result<()> {
     let shutdown = node::shutdown_signal()?;
     let node = node::build(config).await?;
     let addresses = node.addresses();
-    node::reload_on_hangup(node.access())?;
+    let manager = ServiceManager::from_environment();
+    node::reload_on_hangup(node.access(), manager.clone())?;
     announce_ready(&addresses, node.fingerprint().as_deref(), &data_dir, global.output)?;
+    let _notifying = manager.follow(&node, &shutdown);
     Ok(node.run(shutdown).await?)
 }
 

@@ -44,6 +44,7 @@ mod rollouts;
 mod schedules;
 mod spinning;
 mod streaming;
+mod supervised;
 mod support;
 mod two_zones;
 mod websocket;

@@ -22,6 +22,7 @@ use super::rollouts::ClusterCommands;
 use crate::access::AccessControl;
 use crate::bridge::Bridges;
 use crate::cluster::Cluster;
+use crate::health::Health;
 use crate::listeners::Addresses;
 use crate::memory_plan::MemoryPlan;
 use crate::metrics::{Metrics, NodeReading};
@@ -64,6 +65,8 @@ pub struct ControlParts {
     pub artefacts: Artefacts,
     /// Bridges to other brokers.
     pub bridges: Arc<Bridges>,
+    /// Health of the node.
+    pub health: Arc<Health>,
     /// Memory of the process.
     pub memory: ProcessMemory,
     /// The node's facts.

@@ -10,6 +10,7 @@ use http::StatusCode;
 use http::header::CONTENT_TYPE;
 
 use super::dependencies::ControlParts;
+use crate::health::Readiness;
 
 /// Content type of Prometheus' text format, in its OpenMetrics version.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -31,15 +32,12 @@ async fn metrics(State(parts): State<Arc<ControlParts>>) -> Response {
 }
 
 async fn ready(State(parts): State<Arc<ControlParts>>) -> Response {
-    if parts.drain.is_draining() {
-        return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
+    let readiness = parts.health.readiness();
+    let text = format!("{readiness}\n");
+    match readiness {
+        Readiness::Ready | Readiness::DiskFull => text.into_response(),
+        Readiness::Draining | Readiness::StoreFailed { .. } => {
+            (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+        }
     }
-    if let Some(reason) = parts.store.committer().failure() {
-        let text = format!("the store failed, restart the node: {reason}\n");
-        return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
-    }
-    if parts.store.committer().space().is_full {
-        return "ready, but the disk is full: writes that need space are refused\n".into_response();
-    }
-    "ready\n".into_response()
 }

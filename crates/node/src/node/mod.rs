@@ -45,6 +45,7 @@ use crate::gateway::auth::GatewayAuth;
 use crate::gateway::reply_budget::ReplyBudget;
 use crate::gateway::request_body::BodyBudget;
 use crate::gateway::websocket::WebSocketGateway;
+use crate::health::Health;
 use crate::listeners::{Addresses, Listeners};
 use crate::metrics::Metrics;
 use crate::platform::Platform;
@@ -348,6 +349,11 @@ impl Node {
             bridges: bridges.clone(),
             cluster: cluster.clone(),
             artefacts,
+            health: Arc::new(Health {
+                drain: drain.clone(),
+                store: store.clone(),
+                workers: workers.clone(),
+            }),
             memory: platform.memory.clone(),
             facts: NodeFacts {
                 node_id: store.node_id(),
@@ -415,6 +421,16 @@ impl Node {
     /// Changes of users, rules and certificates while the node runs.
     pub fn access(&self) -> Arc<AccessControl> {
         self.parts.access.clone()
+    }
+
+    /// Health of the node while it runs.
+    pub fn health(&self) -> Arc<Health> {
+        self.parts.control.health.clone()
+    }
+
+    /// Maximum time of the [drain](Self::run), without the last writes to the disk.
+    pub fn drain_time(&self) -> Duration {
+        self.parts.drain_grace / 2 + self.parts.drain_grace + CLOSE_GRACE
     }
 
     /// The fingerprint of the server's certificate, if a listener speaks TLS.
