@@ -430,7 +430,7 @@ impl Node {
 
     /// Maximum time of the [drain](Self::run), without the last writes to the disk.
     pub fn drain_time(&self) -> Duration {
-        self.parts.drain_grace / 2 + self.parts.drain_grace + CLOSE_GRACE
+        self.parts.drain_grace / 2 + self.parts.drain_grace + CLOSE_GRACE + EXPORT_GRACE
     }
 
     /// The fingerprint of the server's certificate, if a listener speaks TLS.
