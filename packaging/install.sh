@@ -183,7 +183,7 @@ uninstall() {
     elif [ -f "$INSTALLED" ]; then
         if with_systemd; then systemctl disable --quiet --now edgefaas || true; fi
         while IFS= read -r name; do rm -f "$name"; done <"$INSTALLED"
-        rm -rf "$PREFIX/share/edgefaas"
+        rm -rf "$PREFIX/share/edgefaas" "$PREFIX/bin/edgefaas.previous" "$PREFIX/bin/edgefaas.unverified"
         rmdir "$PREFIX/share/doc/edgefaas" 2>/dev/null || true
         if with_systemd; then systemctl daemon-reload; fi
         if [ "$purge" = yes ]; then

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use edgefaas_client::app::COLLECT;
@@ -48,6 +49,8 @@ pub enum UserCommand {
     /// Add, change and remove users of the MQTT broker; reload users, rules and certificates
     #[command(subcommand)]
     Users(Users),
+    /// Replace this program by a verified one, restart its service, and return if the node does not get ready
+    Upgrade(Upgrade),
     /// Print the completions of a shell
     Completions {
         /// The shell
@@ -240,6 +243,31 @@ pub struct Dev {
     pub app: client::App,
 }
 
+#[derive(Debug, Args)]
+pub struct Upgrade {
+    /// The new program, packed with gzip or not, with SHA256SUMS and SHA256SUMS.minisig beside it
+    #[arg(value_name = "FILE|URL", required_unless_present = "back")]
+    pub source: Option<String>,
+    /// The minisign public key of the release: its text, or a file
+    #[arg(long, value_name = "KEY", env = "EDGEFAAS_PUBLIC_KEY")]
+    pub key: Option<String>,
+    /// Check only the SHA-256 sum, of a program that you built yourself
+    #[arg(long, conflicts_with = "key")]
+    pub unsigned: bool,
+    /// Return to the program before the last upgrade
+    #[arg(long, conflicts_with_all = ["source", "unsigned"])]
+    pub back: bool,
+    /// The installed program [default: this one]
+    #[arg(long, value_name = "FILE")]
+    pub program: Option<PathBuf>,
+    /// A command that restarts the node and ends when the old one has ended [default: systemctl, if it runs edgefaas.service]
+    #[arg(long, value_name = "COMMAND")]
+    pub restart: Option<String>,
+    /// The time in which the node must be ready
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    pub wait: Duration,
+}
+
 #[derive(Debug, Subcommand)]
 pub enum Users {
     /// Add a user; reads the password from stdin, or asks for it without echo
@@ -266,6 +294,10 @@ pub enum Users {
 /// The name of a zone or a label.
 fn label(text: &str) -> Result<String, &'static str> {
     if is_label(text) { Ok(text.to_owned()) } else { Err(LABEL_RULE) }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod hints;
 mod log;
 mod node;
 mod service_manager;
+mod upgrade;
 mod watch;
 
 use std::process::ExitCode;

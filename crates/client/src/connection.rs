@@ -11,7 +11,9 @@ use edgefaas_api::ControlEndpoint;
 use edgefaas_api::Fingerprint;
 use edgefaas_api::control::control_client::ControlClient;
 use edgefaas_api::default_data_dir;
-use tonic::codegen::InterceptedService;
+use http_body_util::{BodyExt, Limited};
+use tonic::codegen::http::StatusCode;
+use tonic::codegen::{InterceptedService, Service};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::transport::{Channel, Endpoint};
@@ -33,6 +35,9 @@ const DEFAULT_URL: &str = "http://127.0.0.1:7070";
 const DEFAULT_PORT: u16 = 7070;
 /// Time limit for an answer of a node.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The largest answer of `/readyz` that is shown, in bytes.
+const MAX_READY_BYTES: usize = 4096;
 
 /// Number of connections on which a command asks for a proof, if the node closes the previous ones.
 const PROOF_ATTEMPTS: u32 = 5;
@@ -135,6 +140,29 @@ pub async fn connect_objects(global: &Global) -> anyhow::Result<ObjectsClient> {
     Ok(ObjectsClient::new(InterceptedService::new(channel, bearer))
         .max_decoding_message_size(MESSAGE_BYTES)
         .max_encoding_message_size(MESSAGE_BYTES))
+}
+
+/// Asks the node whether it is ready: `/readyz`.
+///
+/// # Errors
+/// The node does not answer, or is not ready; its answer says why.
+pub fn ready(global: &Global) -> Boxed<'_, ()> {
+    Box::pin(async move {
+        let (mut channel, _) = find(global).await?;
+        // The channel adds the address.
+        let request =
+            tonic::codegen::http::Request::get("http://node/readyz").body(tonic::body::Body::empty())?;
+        std::future::poll_fn(|context| channel.poll_ready(context)).await?;
+        let answer = channel.call(request).await?;
+        let status = answer.status();
+        if status == StatusCode::OK {
+            return Ok(());
+        }
+        let body = Limited::new(answer.into_body(), MAX_READY_BYTES).collect().await;
+        let reason = body.map(|body| String::from_utf8_lossy(&body.to_bytes()).into_owned());
+        let reason = output::line(reason.unwrap_or_default().trim());
+        Err(Failure::new(Exit::Busy, format!("the node is not ready: {reason} ({status})")))
+    })
 }
 
 fn client(channel: Channel, bearer: Bearer) -> Client {

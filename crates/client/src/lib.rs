@@ -19,6 +19,6 @@ pub mod input;
 mod known_nodes;
 pub mod output;
 mod pinned_tls;
-mod progress;
+pub mod progress;
 mod proof;
 mod templates;

@@ -629,12 +629,16 @@ mod tests {
             .map(|line| format!("{line}\n"))
             .collect();
         let mut examples: NodeConfig = toml::from_str(&examples).unwrap();
-        assert_eq!((examples.mqtts.take(), examples.access.allow_anonymous.take()), (
-            Some("0.0.0.0:8883".parse().unwrap()),
-            Some(false)
-        ));
+        assert_eq!(
+            (examples.mqtts.take(), examples.access.allow_anonymous.take()),
+            (Some("0.0.0.0:8883".parse().unwrap()), Some(false))
+        );
         examples.data_dir = NodeConfig::default().data_dir;
-        assert_eq!(format!("{examples:?}"), format!("{:?}", NodeConfig::default()), "they are the defaults");
+        assert_eq!(
+            format!("{examples:?}"),
+            format!("{:?}", NodeConfig::default()),
+            "they are the defaults"
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod manual;
 mod policy;
 mod run;
 mod store;
+mod upgrade;
 mod users;
 
 use std::future::Future;
@@ -34,6 +35,7 @@ pub fn run(cli: Cli<Command>) -> anyhow::Result<ExitCode> {
         UserCommand::Policy(args) => as_client(policy::run(&args, &global)),
         UserCommand::Store(args) => store::run(&args, &global),
         UserCommand::Users(args) => as_client(users::run(&args, &global)),
+        UserCommand::Upgrade(args) => as_client(upgrade::run(&args, &global)),
         UserCommand::Completions { shell } => manual::completions(shell),
         UserCommand::Man { folder } => manual::pages(&folder),
     };

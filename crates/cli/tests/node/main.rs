@@ -47,6 +47,7 @@ mod streaming;
 mod supervised;
 mod support;
 mod two_zones;
+mod upgrading;
 mod websocket;
 mod workflow_calls;
 mod workflow_kills;
