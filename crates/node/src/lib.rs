@@ -23,4 +23,4 @@ mod trace_export;
 pub use edgefaas_platform::Clock;
 pub use listeners::Addresses;
 pub use node::{BuildError, Node, RunError};
-pub use platform::Platform;
+pub use platform::{Platform, Schedules};

@@ -6,6 +6,7 @@ mod dev;
 mod policy;
 mod run;
 mod store;
+mod test;
 mod users;
 
 use std::future::Future;
@@ -23,6 +24,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Run(args) => with_node(run::run(&args, &global)),
         Command::Coordinator(args) => with_node(coordinator::run(&args, &global)),
         Command::Dev(args) => with_node(dev::run(&args, &global)),
+        Command::Test(args) => with_node(test::run(&args, &global)),
         Command::Client(command) => edgefaas_client::commands::run(&command, &global),
         Command::Policy(args) => as_client(policy::run(&args, &global)),
         Command::Store(args) => store::run(&args, &global),

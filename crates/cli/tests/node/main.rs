@@ -3,6 +3,7 @@
 
 mod access;
 mod answered;
+mod app_tests;
 mod archives;
 mod assets;
 mod away;
@@ -27,6 +28,7 @@ mod isolation;
 mod key_files;
 mod kill;
 mod load;
+mod made_events;
 mod memory;
 mod names;
 mod network;
@@ -45,6 +47,7 @@ mod schedules;
 mod spinning;
 mod streaming;
 mod support;
+mod templates;
 mod two_zones;
 mod websocket;
 mod workflow_calls;
