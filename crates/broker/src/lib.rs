@@ -57,7 +57,7 @@ pub use monitor::QueueFigures;
 pub use router::{FilterTrie, PublishOutcome, Published, Routed};
 pub use sessions::SessionFigures;
 pub use stats::BrokerStats;
-pub use topic::{TopicFilter, TopicName};
+pub use topic::{TopicFilter, TopicName, TopicNameError};
 pub use wal::{Change, Entry, Group, MemoryStorage, NotStored, Space, Storage, StorageError, Ticket, Wal};
 
 /// Prepares an accepted socket for MQTT: packets leave immediately (`TCP_NODELAY`).

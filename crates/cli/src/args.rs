@@ -38,6 +38,8 @@ pub enum UserCommand {
     Coordinator(Coordinator),
     /// Run a node with an app, redeploy it when a file changes and show its logs
     Dev(Dev),
+    /// Run the tests of an app on a node of their own
+    Test(Test),
     #[command(flatten)]
     Client(client::Command),
     /// Check, set, show, explain and remove placement policies
@@ -266,6 +268,21 @@ pub struct Upgrade {
     /// The time in which the node must be ready
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub wait: Duration,
+}
+
+#[derive(Debug, Args)]
+pub struct Test {
+    #[command(flatten)]
+    pub app: client::App,
+    /// Only tests whose name contains this text
+    #[arg(long, value_name = "TEXT")]
+    pub filter: Option<String>,
+    /// Print the results as TAP, the Test Anything Protocol
+    #[arg(long)]
+    pub tap: bool,
+    /// Write the results to a file in JUnit's XML
+    #[arg(long, value_name = "FILE")]
+    pub junit: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -132,7 +132,7 @@ impl Control for Server {
     }
 
     async fn invoke(&self, request: Request<proto::InvokeRequest>) -> Answer<proto::InvokeResponse> {
-        let proto::InvokeRequest { function, data } = request.into_inner();
+        let proto::InvokeRequest { function, data, .. } = request.into_inner();
         let reply = |kind: &str, body: Vec<u8>| {
             Outcome::Reply(proto::Reply { kind: kind.into(), body, ..Default::default() })
         };

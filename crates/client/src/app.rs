@@ -1,6 +1,6 @@
 //! An app on disk: its manifest, and its sources in the form for a deploy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -17,6 +17,7 @@ use crate::cargo;
 use crate::connection::MESSAGE_BYTES;
 use crate::exit::{Exit, Failure};
 use crate::progress::Step;
+use crate::sdk_sources::{self, Part};
 
 /// Name of the command that parses the modules of a JavaScript function in a child process.
 pub const COLLECT: &str = "collect-stdio";
@@ -215,15 +216,17 @@ impl App {
         let main: PathBuf = self.root.join(&function.main).components().collect();
         match function.source_kind() {
             SourceKind::Script => {
-                let program = this_program().context("this program's own file is unknown")?;
-                let root = self.root.clone();
-                let memory_bytes = Machine::probe().compile_memory_bytes();
-                let memory = memory_bytes.to_string().into();
-                let arguments = vec![COLLECT.into(), memory, "--".into(), main.into(), root.into()];
-                let collect = move || js::collect_in_child(&program, arguments, memory_bytes);
-                let graph = tokio::task::spawn_blocking(collect).await?;
-                let graph = graph.map_err(|error| Failure::new(Exit::Invalid, error.to_string()))?;
-                Ok(Source::Modules(modules(graph)))
+                let graph = self.collect(main).await?;
+                let is_test = |module: &proto::Module| module.imports.contains_key(js::TEST_MODULE);
+                if let Some(module) = graph.modules.iter().find(|module| is_test(module)) {
+                    let message = format!(
+                        "{} imports {}: it is a test; `edgefaas test` runs the files *.test.js and *.test.ts",
+                        module.path,
+                        js::TEST_MODULE
+                    );
+                    return Err(Failure::new(Exit::Invalid, message));
+                }
+                Ok(Source::Modules(graph))
             }
             SourceKind::Component => {
                 let wasm = self.files()?.read(&main, MESSAGE_BYTES as u64).map_err(refused)?;
@@ -243,6 +246,41 @@ impl App {
                 Ok(Source::Component(component(&artifact, wasm)?))
             }
         }
+    }
+}
+
+impl App {
+    /// The module in a file of the app, with all that it imports, parsed in a child process.
+    async fn collect(&self, file: PathBuf) -> anyhow::Result<proto::ModuleGraph> {
+        let program = this_program().context("this program's own file is unknown")?;
+        let root = self.root.clone();
+        let memory_bytes = Machine::probe().compile_memory_bytes();
+        let memory = memory_bytes.to_string().into();
+        let arguments = vec![COLLECT.into(), memory, "--".into(), file.into(), root.into()];
+        let collect = move || js::collect_in_child(&program, arguments, memory_bytes);
+        let graph = tokio::task::spawn_blocking(collect).await?;
+        Ok(modules(graph.map_err(|error| Failure::new(Exit::Invalid, error.to_string()))?))
+    }
+
+    /// The modules of a function that runs the tests in a file of the app.
+    ///
+    /// # Errors
+    /// A module cannot be parsed, or has an import that cannot be resolved.
+    pub async fn test_modules(&self, file: &Path) -> anyhow::Result<proto::ModuleGraph> {
+        /// No file has this name.
+        const ENTRY: &str = "@edgefaas/test-entry.js";
+        let mut graph = self.collect(file.to_owned()).await?;
+        let source = sdk_sources::files(Part::Js)?.into_iter().find(|(path, _)| path == "test.js");
+        let (_, source) = source.context("the SDK in this program has no test.js")?;
+        let path = js::TEST_MODULE_PATH.to_owned();
+        graph.modules.push(proto::Module { path: path.clone(), source, imports: HashMap::new() });
+        let tests = std::mem::replace(&mut graph.entry, ENTRY.to_owned());
+        graph.modules.push(proto::Module {
+            path: ENTRY.to_owned(),
+            source: "import \"tests\";\nexport { default } from \"runner\";\n".to_owned(),
+            imports: [("tests".to_owned(), tests), ("runner".to_owned(), path)].into(),
+        });
+        Ok(graph)
     }
 }
 

@@ -80,6 +80,7 @@ pub enum Command {
 #[derive(Debug, Clone, Args)]
 pub struct App {
     /// A folder with edgefaas.toml, or a single .js, .mjs, .ts, .wasm or workflow .yaml file
+    #[arg(default_value = ".")]
     pub path: PathBuf,
     /// A permission of a single file, such as publish=alerts/#, call=average or objects=room-* (repeatable)
     #[arg(long, value_name = "KIND=PATTERN")]
@@ -94,6 +95,30 @@ pub struct New {
     /// The language of its first function
     #[arg(long, value_enum)]
     pub lang: Language,
+    /// The events of its first function
+    #[arg(long, value_enum, default_value_t)]
+    pub template: Template,
+}
+
+/// The first function of a new app.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Template {
+    /// Answers requests, and messages of one topic.
+    #[default]
+    Http,
+    /// Runs on messages, and publishes others.
+    Mqtt,
+    /// Runs on a schedule.
+    Cron,
+    /// A durable workflow that calls a function.
+    Workflow,
+    /// A Hono app; JavaScript and TypeScript only.
+    Hono,
+}
+
+impl Template {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Http, Self::Mqtt, Self::Cron, Self::Workflow, Self::Hono];
 }
 
 /// The language of a template.
@@ -101,8 +126,12 @@ pub struct New {
 pub enum Language {
     /// Rust, compiled to a WebAssembly component.
     Rust,
-    /// JavaScript or TypeScript; needs no toolchain.
+    /// JavaScript; needs no toolchain.
     Js,
+    /// TypeScript; needs no toolchain.
+    Ts,
+    /// Python, compiled to a WebAssembly component by componentize-py.
+    Python,
 }
 
 /// Options of `edgefaas build`.
@@ -112,6 +141,9 @@ pub struct Build {
     #[allow(missing_docs)]
     #[command(flatten)]
     pub app: App,
+    /// Refuse type errors, in place of a warning
+    #[arg(long)]
+    pub strict: bool,
 }
 
 /// Options of `edgefaas deploy`.
@@ -121,7 +153,7 @@ pub struct Deploy {
     #[allow(missing_docs)]
     #[command(flatten)]
     pub app: App,
-    /// Refuse workflows that call unknown functions, in place of a warning
+    /// Refuse type errors, and workflows that call unknown functions, in place of a warning
     #[arg(long)]
     pub strict: bool,
     // Not a doc comment: clap would show it as the command's description.
@@ -183,6 +215,27 @@ pub struct Invoke {
     /// The event's body: text, @FILE, or - for stdin
     #[arg(short, long, value_name = "DATA|@FILE|-", allow_hyphen_values = true)]
     pub data: Option<String>,
+    /// An HTTP request, such as --http POST '/rooms?floor=2'
+    #[arg(long, num_args = 2, value_names = ["METHOD", "PATH"], group = "event")]
+    pub http: Option<Vec<String>>,
+    /// A header of the request, such as -H 'accept: text/html' (repeatable)
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", requires = "http")]
+    pub headers: Vec<String>,
+    /// An MQTT message of this topic
+    #[arg(long, value_name = "TOPIC", group = "event")]
+    pub mqtt: Option<String>,
+    /// The quality of service of the message
+    #[arg(long, value_name = "QOS", default_value_t = 0, requires = "mqtt", value_parser = clap::value_parser!(u8).range(0..=2))]
+    pub qos: u8,
+    /// The message is a retained one
+    #[arg(long, requires = "mqtt")]
+    pub retain: bool,
+    /// A schedule that is due now [default: the first one of the function]
+    #[arg(long, value_name = "SCHEDULE", num_args = 0..=1, default_missing_value = "", group = "event")]
+    pub cron: Option<String>,
+    /// The change of a field to the JSON of -d, or its deletion without -d
+    #[arg(long, num_args = 2, value_names = ["OBJECT", "FIELD"], group = "event")]
+    pub object: Option<Vec<String>>,
 }
 
 /// Options of `edgefaas logs`.

@@ -137,9 +137,13 @@ pub fn connect(global: &Global) -> Boxed<'_, Client> {
 /// Connects to the objects service of the same node.
 pub async fn connect_objects(global: &Global) -> anyhow::Result<ObjectsClient> {
     let (channel, bearer) = find(global).await?;
-    Ok(ObjectsClient::new(InterceptedService::new(channel, bearer))
+    Ok(objects_client(channel, bearer))
+}
+
+fn objects_client(channel: Channel, bearer: Bearer) -> ObjectsClient {
+    ObjectsClient::new(InterceptedService::new(channel, bearer))
         .max_decoding_message_size(MESSAGE_BYTES)
-        .max_encoding_message_size(MESSAGE_BYTES))
+        .max_encoding_message_size(MESSAGE_BYTES)
 }
 
 /// Asks the node whether it is ready: `/readyz`.
@@ -242,6 +246,15 @@ pub fn connect_to<'a>(
     Box::pin(async move {
         let (channel, bearer) = open(url, &token, pin).await?;
         Ok(client(channel, bearer))
+    })
+}
+
+/// Connects to the objects service at `url`, as [`connect_to`] does.
+pub fn connect_objects_to<'a>(url: &'a NodeUrl, token: Option<&str>) -> Boxed<'a, ObjectsClient> {
+    let token = token.map_or(Token::None, |token| Token::Given(token.to_owned()));
+    Box::pin(async move {
+        let (channel, bearer) = open(url, &token, None).await?;
+        Ok(objects_client(channel, bearer))
     })
 }
 

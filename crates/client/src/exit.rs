@@ -35,8 +35,8 @@ Exit codes:
   2  invalid command line
   3  no node answers
   4  the node refuses the token, or is not trusted
-  5  the function failed
-  6  not found: no such app, function, revision, secret or user
+  5  the function, or a test, failed
+  6  not found: no such app, function, revision, secret, user or test
   7  invalid manifest or source, or a failed build
   8  the node has no room now or is stopping; try again later";
 

@@ -21,4 +21,6 @@ pub mod output;
 mod pinned_tls;
 pub mod progress;
 mod proof;
+mod sdk_sources;
 mod templates;
+pub mod type_check;

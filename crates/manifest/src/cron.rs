@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Local, TimeZone};
 use croner::Cron;
-use croner::errors::CronError;
+pub use croner::errors::CronError;
 use croner::parser::{CronParser, Seconds, Year};
 
 /// Parses the cron expression of a trigger: five fields, six with seconds first, or a nickname (`@hourly`).

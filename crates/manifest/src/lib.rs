@@ -21,7 +21,7 @@ use std::time::Duration;
 
 pub use addresses::AddressKind;
 pub use check::{NODE_TRIGGERS, glob_error, glob_matches, is_asset_name, is_name, is_secret_name};
-pub use cron::{next_after, parse_cron};
+pub use cron::{CronError, next_after, parse_cron};
 pub use diagnostic::{ManifestError, Problem};
 pub use hosts::{HttpPattern, TcpHost, TcpTarget, address_of, may_lead_to};
 pub use nodes::{NodeCount, NodeSelection};

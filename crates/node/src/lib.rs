@@ -25,4 +25,4 @@ pub use edgefaas_platform::Clock;
 pub use health::{Health, Readiness};
 pub use listeners::Addresses;
 pub use node::{BuildError, Node, RunError};
-pub use platform::Platform;
+pub use platform::{Platform, Schedules};

@@ -18,6 +18,17 @@ pub struct Platform {
     pub machine: Machine,
     /// Memory limit and free memory of the process, for the memory plan and memory pressure.
     pub memory: ProcessMemory,
+    /// What fires the schedules of functions and workflows.
+    pub schedules: Schedules,
+}
+
+/// Source of the firings of schedules.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Schedules {
+    /// The wall clock.
+    Clock,
+    /// Nothing: `edgefaas test` invokes functions in their place.
+    Never,
 }
 
 impl Platform {
@@ -29,6 +40,7 @@ impl Platform {
             dry_run: None,
             machine: Machine::probe(),
             memory: ProcessMemory::find(),
+            schedules: Schedules::Clock,
         }
     }
 }

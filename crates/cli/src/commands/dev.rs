@@ -22,6 +22,7 @@ use edgefaas_client::connection::{self, Client, NodeUrl};
 use edgefaas_client::dev_file::{self, DevNode};
 use edgefaas_client::exit;
 use edgefaas_client::output;
+use edgefaas_client::type_check;
 
 pub async fn run(args: &Dev, global: &Global) -> anyhow::Result<()> {
     // Log lines of functions come over the control API.
@@ -83,6 +84,8 @@ async fn session(
 
     let mut shown = Vec::new();
     let mut loaded = Ok(app);
+    // Type errors are warnings, and delay no deploy. The next change ends the check.
+    let mut _types;
     loop {
         let deployed = async {
             let app = loaded?;
@@ -99,6 +102,8 @@ async fn session(
                 }
             },
         }
+        _types = (mode == RecursiveMode::Recursive)
+            .then(|| AbortOnDropHandle::new(tokio::spawn(show_type_errors(root.clone()))));
         let changed = tokio::select! {
             () = shutdown.cancelled() => return Ok(()),
             changed = watch.changed() => changed,
@@ -121,6 +126,10 @@ fn announce(app: &App, response: &proto::DeployResponse, addresses: &Addresses, 
         eprintln!("try:\n  {}", lines.join("\n  "));
         *shown = lines;
     }
+}
+
+async fn show_type_errors(root: PathBuf) {
+    type_check::show(&type_check::problems(&root).await);
 }
 
 /// Prints log lines as they arrive.

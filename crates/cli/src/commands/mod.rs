@@ -7,6 +7,7 @@ mod manual;
 mod policy;
 mod run;
 mod store;
+mod test;
 mod upgrade;
 mod users;
 
@@ -31,6 +32,7 @@ pub fn run(cli: Cli<Command>) -> anyhow::Result<ExitCode> {
         UserCommand::Run(args) => with_node(run::run(&args, &global)),
         UserCommand::Coordinator(args) => with_node(coordinator::run(&args, &global)),
         UserCommand::Dev(args) => with_node(dev::run(&args, &global)),
+        UserCommand::Test(args) => with_node(test::run(&args, &global)),
         UserCommand::Client(command) => edgefaas_client::commands::run(&command, &global),
         UserCommand::Policy(args) => as_client(policy::run(&args, &global)),
         UserCommand::Store(args) => store::run(&args, &global),

@@ -3,6 +3,7 @@
 
 mod access;
 mod answered;
+mod app_tests;
 mod archives;
 mod assets;
 mod away;
@@ -27,6 +28,7 @@ mod isolation;
 mod key_files;
 mod kill;
 mod load;
+mod made_events;
 mod memory;
 mod names;
 mod network;
@@ -46,6 +48,7 @@ mod spinning;
 mod streaming;
 mod supervised;
 mod support;
+mod templates;
 mod two_zones;
 mod upgrading;
 mod websocket;

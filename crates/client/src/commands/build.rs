@@ -5,9 +5,11 @@ use serde_json::json;
 use crate::app::{App, deploy_request, source_bytes};
 use crate::args::{Build, Format, Global};
 use crate::output;
+use crate::type_check::{self, TypeErrors};
 
 pub async fn run(args: &Build, global: &Global) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
+    type_check::check(&app, TypeErrors::of(args.strict)).await?;
     let request = deploy_request(&app, app.build().await?, false)?;
     let asset_bytes: usize = request.assets.iter().map(|asset| asset.content.len()).sum();
     let sizes = || request.artifacts.iter().map(|artifact| (&artifact.function, source_bytes(artifact)));

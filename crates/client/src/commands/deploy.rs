@@ -9,12 +9,14 @@ use crate::args::{Deploy, Format, Global};
 use crate::connection::{self, Boxed, Client};
 use crate::output;
 use crate::progress::Step;
+use crate::type_check::{self, TypeErrors};
 
 pub(super) async fn run(args: &Deploy, global: &Global) -> anyhow::Result<()> {
     let app = App::load(&args.app)?;
     // Report a missing node before a build that may take minutes. The deploy uses a new connection, since the node closes an idle
     // one after some seconds.
     drop(connection::connect(global).await?);
+    type_check::check(&app, TypeErrors::of(args.strict)).await?;
     let mut request = deploy_request(&app, app.build().await?, args.strict)?;
     (request.this_node, request.wait_ms) = (args.reach.this_node, args.reach.wait.wait_ms());
     let mut client = connection::connect(global).await?;

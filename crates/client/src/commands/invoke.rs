@@ -4,7 +4,9 @@ use std::io::Read;
 
 use anyhow::Context;
 use edgefaas_api::control as proto;
+use edgefaas_api::control::invoke_request::Event;
 use edgefaas_api::control::invoke_response::Outcome;
+use edgefaas_platform::Clock;
 
 use crate::args::{Format, Global, Invoke};
 use crate::connection;
@@ -14,8 +16,9 @@ use crate::progress::Step;
 
 pub async fn run(args: &Invoke, global: &Global) -> anyhow::Result<()> {
     let data = data(args.data.as_deref())?;
+    let event = event(args)?;
     let mut client = connection::connect(global).await?;
-    let request = proto::InvokeRequest { function: args.name.clone(), data };
+    let request = proto::InvokeRequest { function: args.name.clone(), data, event };
     let response = {
         let _step = std::io::IsTerminal::is_terminal(&std::io::stderr())
             .then(|| Step::start(format!("Running {}", args.name)));
@@ -65,6 +68,45 @@ fn print(reply: proto::Reply) -> anyhow::Result<()> {
         body.push(b'\n');
     }
     output::write(&body)
+}
+
+/// The event that the options select; `None` for a direct call.
+fn event(args: &Invoke) -> anyhow::Result<Option<Event>> {
+    if let Some([method, target]) = args.http.as_deref() {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let headers = args.headers.iter().map(|header| match header.split_once(':') {
+            Some((name, value)) => {
+                Ok(proto::Header { name: name.trim().to_owned(), value: value.trim().to_owned() })
+            }
+            None => {
+                let message = format!("`{header}` is not a header; write NAME: VALUE");
+                Err(Failure::new(Exit::Usage, message))
+            }
+        });
+        return Ok(Some(Event::Http(proto::HttpEvent {
+            method: method.to_ascii_uppercase(),
+            path: path.to_owned(),
+            query: query.to_owned(),
+            headers: headers.collect::<anyhow::Result<_>>()?,
+        })));
+    }
+    if let Some(topic) = &args.mqtt {
+        return Ok(Some(Event::Mqtt(proto::MqttEvent {
+            topic: topic.clone(),
+            qos: args.qos.into(),
+            retain: args.retain,
+            content_type: String::new(),
+        })));
+    }
+    if let Some(schedule) = &args.cron {
+        let scheduled_unix_ms = Clock::system().now_unix_ms();
+        return Ok(Some(Event::Cron(proto::CronEvent { schedule: schedule.clone(), scheduled_unix_ms })));
+    }
+    if let Some([object, field]) = args.object.as_deref() {
+        let (object, field) = (object.clone(), field.clone());
+        return Ok(Some(Event::Object(proto::ObjectEvent { object, field })));
+    }
+    Ok(None)
 }
 
 fn data(argument: Option<&str>) -> anyhow::Result<Vec<u8>> {

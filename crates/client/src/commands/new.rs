@@ -1,9 +1,10 @@
-//! `edgefaas new NAME --lang rust|js`
+//! `edgefaas new NAME --lang LANG [--template TEMPLATE]`
 
 use std::path::Path;
 
 use anyhow::Context;
-use edgefaas_manifest::is_name;
+use clap::ValueEnum;
+use edgefaas_manifest::{Manifest, is_name};
 use serde_json::json;
 
 use crate::args::{Format, Global, Language, New};
@@ -24,13 +25,30 @@ pub fn run(args: &New, global: &Global) -> anyhow::Result<()> {
         let message = format!("`{name}` cannot name a crate; start it with a letter");
         return Err(Failure::new(Exit::Usage, message));
     }
+    let Some(app) = templates::app(name, args.lang, args.template)? else {
+        let there: Vec<_> = templates::templates(args.lang).map(word).collect();
+        let message = format!(
+            "there is no template {} in {}; choose one of {}, or --lang js",
+            word(args.template),
+            word(args.lang),
+            there.join(", ")
+        );
+        return Err(Failure::new(Exit::Usage, message));
+    };
+    for (path, text) in &app.files {
+        // A long name, or one that no workflow may have.
+        if path == edgefaas_manifest::FILE_NAME {
+            Manifest::parse(text, path)?;
+        } else if path.ends_with(".yaml") {
+            edgefaas_workflow::compile_for_deploy(text, path)?;
+        }
+    }
     let folder = Path::new(name);
     if folder.exists() {
         let message = format!("`{name}` exists already; choose another name or go to another folder");
         return Err(Failure::new(Exit::Failed, message));
     }
-    let files = templates::files(name, args.lang);
-    for (path, text) in &files {
+    for (path, text) in app.files.iter().chain(&app.sdk) {
         let path = folder.join(path);
         let write = || {
             std::fs::create_dir_all(path.parent().unwrap_or(folder))?;
@@ -39,13 +57,22 @@ pub fn run(args: &New, global: &Global) -> anyhow::Result<()> {
         write().with_context(|| format!("{} cannot be written", path.display()))?;
     }
     if global.output == Format::Json {
-        let paths: Vec<_> = files.iter().map(|(path, _)| path).collect();
+        let paths: Vec<_> = app.files.iter().chain(&app.sdk).map(|(path, _)| path).collect();
         return output::json(&json!({ "app": name, "folder": name, "files": paths }));
     }
     let mut text = String::new();
-    for (path, _) in &files {
+    for (path, _) in &app.files {
         text.push_str(&format!("wrote {name}/{path}\n"));
     }
-    text.push_str(&format!("next: edgefaas dev {name}\n"));
+    text.push_str(&format!("wrote {name}/{} ({} files)\n", app.sdk_folder, app.sdk.len()));
+    match args.lang {
+        Language::Python => text.push_str(&format!("next: see {name}/README.md\n")),
+        _ => text.push_str(&format!("next: edgefaas dev {name}\n")),
+    }
     output::text(&text)
+}
+
+/// A value as it is written on the command line.
+fn word(value: impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }

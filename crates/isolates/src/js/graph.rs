@@ -17,6 +17,12 @@ use crate::{Module, ModuleGraph};
 /// The maximum of modules of a function. More modules are a package meant for a build step.
 const MAX_MODULES: usize = 2000;
 
+/// The import of test files, which is no file of the app: `edgefaas test` adds the module.
+pub const TEST_MODULE: &str = "@edgefaas/sdk/test";
+
+/// The path of that module in a graph.
+pub const TEST_MODULE_PATH: &str = "@edgefaas/sdk/test.js";
+
 /// The time limit of the child process.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
 
@@ -147,6 +153,10 @@ fn gather_here(entry: &Path, root: &Path, report: fn(&str)) -> Result<ModuleGrap
         }
         let mut imports: Vec<(String, String)> = Vec::new();
         for site in &transpiled.imports {
+            if site.specifier.as_deref() == Some(TEST_MODULE) {
+                imports.push((TEST_MODULE.to_owned(), TEST_MODULE_PATH.to_owned()));
+                continue;
+            }
             let found =
                 resolve(&resolver, &file, &path, &source, site).and_then(
                     |(specifier, target)| match folder.locate(&target) {

@@ -28,7 +28,7 @@ pub use engine_wasm::{SplitError, SplitFault};
 pub use error::{DeployMemory, PrepareError, PrepareFault};
 pub(crate) use evaluate::{TaskError, run_task};
 pub(crate) use graph::gather;
-pub use graph::{CollectError, SourceFileError, collect, collect_in_child};
+pub use graph::{CollectError, SourceFileError, TEST_MODULE, TEST_MODULE_PATH, collect, collect_in_child};
 pub use program::{JsProgram, Script};
 pub(crate) use runtime::WarmJs;
 pub use transpile::{SyntaxError, check};

@@ -5,6 +5,7 @@ mod connections;
 mod convert;
 mod dependencies;
 mod deploy_warnings;
+mod events;
 mod http;
 mod members;
 mod objects;

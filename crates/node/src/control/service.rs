@@ -27,7 +27,7 @@ use ulid::Ulid;
 
 use super::dependencies::ControlParts;
 use super::rollouts::PolicyChangeError;
-use super::{convert, deploy_warnings, members};
+use super::{convert, deploy_warnings, events, members};
 use crate::access::UsersError;
 use crate::cluster::ClusterError;
 
@@ -143,14 +143,25 @@ impl Control for ControlService {
     async fn invoke(&self, request: Request<proto::InvokeRequest>) -> Answer<proto::InvokeResponse> {
         let trace_parent = request.metadata().get(TRACE_PARENT);
         let trace_parent = trace_parent.and_then(|value| value.to_str().ok()).map(str::to_owned);
-        let proto::InvokeRequest { function, data } = request.into_inner();
-        let event = Event { trigger: Trigger::Call(DirectCall { caller: None }), body: Bytes::from(data) };
+        let proto::InvokeRequest { function, data, event: wanted } = request.into_inner();
+        let is_call = wanted.is_none();
+        let routes = self.parts.registry.routes();
+        let event = match (wanted, routes.function(&function)) {
+            (Some(wanted), Some(function)) => {
+                events::event(wanted, data.into(), function, self.parts.store.objects())
+                    .map_err(|error| Status::invalid_argument(error.to_string()))?
+            }
+            _ => Event { trigger: Trigger::Call(DirectCall { caller: None }), body: Bytes::from(data) },
+        };
         let mut invocation = Invocation::new(function, Principal::Operator, event);
         invocation.trace_parent = trace_parent;
-        let routes = self.parts.registry.routes();
         if routes.function(&invocation.function).is_none()
             && let Some(workflow) = routes.workflow(&invocation.function).cloned()
         {
+            if !is_call {
+                let error = events::EventError::Workflow { name: invocation.function };
+                return Err(Status::invalid_argument(error.to_string()));
+            }
             drop(routes);
             let body = &invocation.event.body;
             let mut start = Start::new(workflow, input_of(body), body.len());

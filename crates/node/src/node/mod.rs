@@ -408,6 +408,11 @@ impl Node {
         self.parts.addresses
     }
 
+    /// The MQTT broker.
+    pub fn broker(&self) -> &Broker {
+        &self.parts.broker
+    }
+
     /// Deployed apps.
     pub fn registry(&self) -> &Registry {
         &self.parts.registry

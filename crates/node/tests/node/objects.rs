@@ -53,8 +53,11 @@ async fn concurrent_additions_of_many_invocations_all_count() {
         .map(|_| {
             let mut control = node.control.clone();
             tokio::spawn(async move {
-                let request =
-                    edgefaas_api::control::InvokeRequest { function: "count".into(), data: b"1".to_vec() };
+                let request = edgefaas_api::control::InvokeRequest {
+                    function: "count".into(),
+                    data: b"1".to_vec(),
+                    event: None,
+                };
                 let response = control.invoke(request).await.unwrap().into_inner();
                 reply_text(&response)
             })

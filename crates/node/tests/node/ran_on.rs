@@ -99,7 +99,7 @@ async fn a_function_on_another_node_sees_no_token_of_either_node() {
 async fn until_placed(node: &mut TestNode, function: &str) {
     let until = Instant::now() + PATIENCE;
     loop {
-        let request = proto::InvokeRequest { function: function.to_owned(), data: Vec::new() };
+        let request = proto::InvokeRequest { function: function.to_owned(), ..Default::default() };
         let response = node.control.invoke(request).await;
         if response.as_ref().is_ok_and(|response| response.get_ref().node == "n1") {
             return;

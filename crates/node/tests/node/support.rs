@@ -130,7 +130,7 @@ impl TestNode {
     }
 
     pub async fn invoke(&mut self, function: &str, data: &str) -> proto::InvokeResponse {
-        let request = proto::InvokeRequest { function: function.into(), data: data.into() };
+        let request = proto::InvokeRequest { function: function.into(), data: data.into(), event: None };
         in_time(self.control.invoke(request)).await.expect("the call succeeds").into_inner()
     }
 

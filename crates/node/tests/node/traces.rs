@@ -277,7 +277,7 @@ async fn the_callers_span_is_the_parent_of_the_root() {
     mqtt.publish_with("start", "x", properties).await;
     for name in ["f", "w"] {
         let mut request =
-            tonic::Request::new(proto::InvokeRequest { function: name.to_owned(), data: Vec::new() });
+            tonic::Request::new(proto::InvokeRequest { function: name.to_owned(), ..Default::default() });
         request.metadata_mut().insert("traceparent", caller().parse().unwrap());
         node.control.invoke(request).await.unwrap();
     }

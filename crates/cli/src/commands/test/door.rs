@@ -1,0 +1,268 @@
+//! The door of a test: an HTTP server on loopback that carries out its operations on the node.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use edgefaas_api::control::invoke_request::Event;
+use edgefaas_api::control::invoke_response::Outcome;
+use edgefaas_api::{control as proto, objects};
+use edgefaas_broker::{
+    Broker, Client as MqttClient, Message, Origin, PublishOutcome, QoS, TopicFilter, TopicName, Transport,
+    Version,
+};
+use edgefaas_client::connection::{Client, MESSAGE_BYTES, ObjectsClient, failure};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::messages::{BEGIN_TOPIC, Messages};
+
+/// Maximum wait of an operation.
+const MAX_WAIT: Duration = Duration::from_secs(300);
+/// Time between two looks at what runs; functions start one another in between.
+const IDLE_INTERVAL: Duration = Duration::from_millis(5);
+/// Looks in a row that see nothing before the node counts as idle.
+const IDLE_LOOKS: u32 = 3;
+
+/// An open door.
+pub struct Door {
+    /// Its address.
+    pub address: std::net::SocketAddr,
+    node: Arc<Behind>,
+    _task: AbortOnDropHandle<()>,
+}
+
+/// The node behind a door.
+pub struct Behind {
+    /// Proves that a request comes from a test.
+    pub key: String,
+    pub broker: Broker,
+    pub control: Client,
+    pub objects: ObjectsClient,
+    pub messages: Messages,
+    /// The function with the tests, which always runs during one.
+    pub runner: String,
+}
+
+#[derive(Deserialize)]
+struct Publish {
+    topic: String,
+    payload: String,
+    qos: u8,
+    retain: bool,
+}
+
+#[derive(Deserialize)]
+struct Expect {
+    filter: String,
+    skip: Vec<u64>,
+    within_ms: u64,
+}
+
+#[derive(Deserialize)]
+struct Call {
+    name: String,
+    data: String,
+}
+
+#[derive(Deserialize)]
+struct Fire {
+    name: String,
+    schedule: String,
+    at_unix_ms: f64,
+}
+
+#[derive(Deserialize)]
+struct Object {
+    app: String,
+    object: String,
+    field: String,
+}
+
+#[derive(Deserialize)]
+struct Idle {
+    within_ms: u64,
+}
+
+impl Door {
+    /// Opens a door on a free port of loopback.
+    pub async fn open(node: Behind) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.context("no port for the tests")?;
+        let address = listener.local_addr()?;
+        let node = Arc::new(node);
+        let routes = Router::new()
+            .route("/{operation}", axum::routing::post(answer))
+            .layer(DefaultBodyLimit::max(MESSAGE_BYTES))
+            .with_state(node.clone());
+        let task = tokio::spawn(async move {
+            // It accepts until it is dropped.
+            let _ = axum::serve(listener, routes).await;
+        });
+        Ok(Self { address, node, _task: AbortOnDropHandle::new(task) })
+    }
+
+    /// Begins a test: what is under way ends, and earlier messages do not count.
+    pub async fn begin(&self) -> anyhow::Result<()> {
+        // What does not end belongs to the test before, which has its result.
+        let _ = self.node.idle(Duration::from_secs(1)).await;
+        let before = self.node.messages.count();
+        self.node.publish(BEGIN_TOPIC, Vec::new(), 1, false)?;
+        let begun = tokio::time::timeout(Duration::from_secs(10), self.node.messages.begun(before)).await;
+        begun.context("the node of the tests does not deliver messages")
+    }
+}
+
+async fn answer(
+    State(node): State<Arc<Behind>>,
+    Path(operation): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> (StatusCode, String) {
+    let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    if given.and_then(|given| given.strip_prefix("Bearer ")) != Some(&*node.key) {
+        return (StatusCode::UNAUTHORIZED, "only for tests".to_owned());
+    }
+    match node.carry_out(&operation, &body).await {
+        Ok(Value::Null) => (StatusCode::OK, String::new()),
+        Ok(value) => (StatusCode::OK, value.to_string()),
+        Err(error) => (StatusCode::BAD_REQUEST, format!("{error:#}")),
+    }
+}
+
+impl Behind {
+    async fn carry_out(&self, operation: &str, body: &[u8]) -> anyhow::Result<Value> {
+        match operation {
+            "publish" => {
+                let Publish { topic, payload, qos, retain } = serde_json::from_slice(body)?;
+                self.publish(&topic, STANDARD.decode(payload)?, qos, retain)?;
+                Ok(Value::Null)
+            }
+            "message" => self.message(serde_json::from_slice(body)?).await,
+            "call" => {
+                let Call { name, data } = serde_json::from_slice(body)?;
+                self.invoke(name, STANDARD.decode(data)?, None).await
+            }
+            "fire" => {
+                let Fire { name, schedule, at_unix_ms } = serde_json::from_slice(body)?;
+                let tick = proto::CronEvent { schedule, scheduled_unix_ms: at_unix_ms as u64 };
+                self.invoke(name, Vec::new(), Some(Event::Cron(tick))).await
+            }
+            "object" => self.object(serde_json::from_slice(body)?).await,
+            "idle" => {
+                let Idle { within_ms } = serde_json::from_slice(body)?;
+                self.idle(Duration::from_millis(within_ms).min(MAX_WAIT)).await?;
+                Ok(Value::Null)
+            }
+            other => anyhow::bail!("tests have no operation `{other}`"),
+        }
+    }
+
+    fn publish(&self, topic: &str, payload: Vec<u8>, qos: u8, retain: bool) -> anyhow::Result<()> {
+        let qos = match qos {
+            0 => QoS::AtMostOnce,
+            1 => QoS::AtLeastOnce,
+            2 => QoS::ExactlyOnce,
+            _ => anyhow::bail!("{qos} is not a quality of service; it is 0, 1 or 2"),
+        };
+        let name = TopicName::new(topic.to_owned()).with_context(|| format!("{topic:?} is not a topic"))?;
+        let client = MqttClient {
+            client_id: "edgefaas-test-publisher".into(),
+            username: None,
+            peer: ([127, 0, 0, 1], 0).into(),
+            version: Version::V5,
+            transport: Transport::Internal,
+        };
+        let message = Message::new(name, payload).with_qos(qos).with_retain(retain);
+        match self.broker.publish(&Origin::Client(client.into()), message) {
+            PublishOutcome::Rejected(reason) => {
+                anyhow::bail!("the broker refused the message of {topic}: {reason:?}")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn message(&self, expect: Expect) -> anyhow::Result<Value> {
+        let Expect { filter, skip, within_ms } = expect;
+        let parsed = TopicFilter::new(filter.clone())
+            .with_context(|| format!("{filter:?} is not a topic filter"))?;
+        let within = Duration::from_millis(within_ms).min(MAX_WAIT);
+        Ok(match self.messages.find(&parsed, &skip, within).await {
+            Some(seen) => json!({ "message": {
+                "number": seen.number,
+                "topic": seen.topic,
+                "qos": seen.qos,
+                "retain": seen.retain,
+                "payload": STANDARD.encode(&seen.payload),
+            }}),
+            None => json!({ "topics": self.messages.topics() }),
+        })
+    }
+
+    async fn invoke(&self, function: String, data: Vec<u8>, event: Option<Event>) -> anyhow::Result<Value> {
+        let request = proto::InvokeRequest { function, data, event };
+        let response = self.control.clone().invoke(request).await.map_err(|status| failure(&status))?;
+        Ok(match response.into_inner().outcome {
+            Some(Outcome::Failure(failure)) => json!({ "failure": {
+                "status": failure.status, "title": failure.title, "detail": failure.detail,
+            }}),
+            Some(Outcome::Reply(reply)) => {
+                let headers = reply.headers.iter().map(|header| [&header.name, &header.value]);
+                json!({ "reply": {
+                    "kind": reply.kind,
+                    "body": STANDARD.encode(&reply.body),
+                    "status": reply.status,
+                    "headers": headers.collect::<Vec<_>>(),
+                }})
+            }
+            None => anyhow::bail!("the node gave no outcome"),
+        })
+    }
+
+    async fn object(&self, wanted: Object) -> anyhow::Result<Value> {
+        let Object { app, object, field } = wanted;
+        let request = objects::GetRequest { app, object, field, path: Vec::new() };
+        let fields = self.objects.clone().get(request).await.map_err(|status| failure(&status))?;
+        let fields = fields.into_inner().fields.into_iter();
+        let values = fields.map(|field| anyhow::Ok((field.name, serde_json::from_str(&field.json)?)));
+        Ok(Value::Object(values.collect::<anyhow::Result<Map<_, _>>>()?))
+    }
+
+    async fn idle(&self, within: Duration) -> anyhow::Result<()> {
+        let mut busy = Vec::new();
+        let waiting = async {
+            let mut looks = 0;
+            loop {
+                busy = self.busy().await?;
+                looks = if busy.is_empty() { looks + 1 } else { 0 };
+                if looks == IDLE_LOOKS {
+                    return anyhow::Ok(());
+                }
+                tokio::time::sleep(IDLE_INTERVAL).await;
+            }
+        };
+        match tokio::time::timeout(within, waiting).await {
+            Ok(idle) => idle,
+            Err(_) => anyhow::bail!("after {within:?} still at work: {}", busy.join(", ")),
+        }
+    }
+
+    /// The functions that run or wait to run.
+    async fn busy(&self) -> anyhow::Result<Vec<String>> {
+        let request = proto::ListRequest { nodes: false };
+        let apps = self.control.clone().list(request).await.map_err(|status| failure(&status))?;
+        let functions = apps.into_inner().apps.into_iter().flat_map(|app| app.functions);
+        let at_work = |function: &proto::Function| {
+            let stats = function.stats.unwrap_or_default();
+            function.name != self.runner && (stats.running > 0 || stats.queued > 0 || stats.pending > 0)
+        };
+        Ok(functions.filter(at_work).map(|function| function.name).collect())
+    }
+}

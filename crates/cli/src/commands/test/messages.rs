@@ -1,0 +1,155 @@
+//! Messages that pass the broker during a test.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use bytes::Bytes;
+use edgefaas_broker::TopicFilter;
+use parking_lot::Mutex;
+use rumqttc::v5::mqttbytes::v5::Filter;
+use rumqttc::v5::mqttbytes::{QoS, v5::Packet};
+use rumqttc::v5::{AsyncClient, Event, MqttOptions};
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Limits of the messages that are kept, the newest ones.
+const MAX_MESSAGES: usize = 10_000;
+const MAX_BYTES: usize = 64 << 20;
+/// Topic of the message that marks the beginning of a test. A subscription to `#` does not get it.
+pub const BEGIN_TOPIC: &str = "$edgefaas-test/begin";
+/// Number of other topics that a failed wait names.
+const MAX_TOPICS: usize = 10;
+
+/// A message.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    pub number: u64,
+    pub topic: String,
+    pub qos: u8,
+    pub retain: bool,
+    pub payload: Bytes,
+}
+
+/// Subscribes to all topics and keeps the messages.
+pub struct Messages {
+    kept: Arc<Mutex<Kept>>,
+    arrived: watch::Receiver<u64>,
+    _task: AbortOnDropHandle<()>,
+}
+
+#[derive(Default)]
+struct Kept {
+    messages: VecDeque<Seen>,
+    bytes: usize,
+    next: u64,
+    /// The first message of the current test.
+    since: u64,
+}
+
+impl Kept {
+    fn push(&mut self, mut seen: Seen) {
+        seen.number = self.next;
+        self.next += 1;
+        if seen.topic == BEGIN_TOPIC {
+            self.since = self.next;
+            self.messages.clear();
+            self.bytes = 0;
+            return;
+        }
+        self.bytes += seen.payload.len();
+        self.messages.push_back(seen);
+        while self.messages.len() > MAX_MESSAGES || self.bytes > MAX_BYTES {
+            let Some(oldest) = self.messages.pop_front() else { break };
+            self.bytes -= oldest.payload.len();
+        }
+    }
+
+    fn find(&self, filter: &TopicFilter, skip: &[u64]) -> Option<Seen> {
+        let fits = |seen: &&Seen| filter.matches(&seen.topic) && !skip.contains(&seen.number);
+        self.messages.iter().find(fits).cloned()
+    }
+}
+
+impl Messages {
+    /// Subscribes at the broker; returns when the subscription is acknowledged.
+    pub async fn subscribe(broker: SocketAddr) -> anyhow::Result<Self> {
+        let mut options = MqttOptions::new("edgefaas-test", broker.ip().to_string(), broker.port());
+        options.set_max_packet_size(Some(268_435_455)).set_receive_maximum(Some(1000));
+        let (client, mut events) = AsyncClient::new(options, 16);
+        let filter = |path: &str| {
+            let mut filter = Filter::new(path, QoS::ExactlyOnce);
+            filter.preserve_retain = true;
+            filter
+        };
+        client.subscribe_many([filter("#"), filter(BEGIN_TOPIC)]).await?;
+        loop {
+            let event = events.poll().await.context("the test cannot subscribe at its node")?;
+            if matches!(event, Event::Incoming(Packet::SubAck(_))) {
+                break;
+            }
+        }
+        let (sender, arrived) = watch::channel(0);
+        let kept = Arc::<Mutex<Kept>>::default();
+        let keeping = kept.clone();
+        let task = tokio::spawn(async move {
+            // The subscription ends with the client.
+            let _client = client;
+            while let Ok(event) = events.poll().await {
+                let Event::Incoming(Packet::Publish(publish)) = event else { continue };
+                let mut kept = keeping.lock();
+                kept.push(Seen {
+                    number: 0,
+                    topic: String::from_utf8_lossy(&publish.topic).into_owned(),
+                    qos: publish.qos as u8,
+                    retain: publish.retain,
+                    payload: publish.payload,
+                });
+                let next = kept.next;
+                drop(kept);
+                let _ = sender.send(next);
+            }
+        });
+        Ok(Self { kept, arrived, _task: AbortOnDropHandle::new(task) })
+    }
+
+    /// The first message of a filter since the test began, except those of `skip`; waits for it up to `within`.
+    pub async fn find(&self, filter: &TopicFilter, skip: &[u64], within: Duration) -> Option<Seen> {
+        let mut arrived = self.arrived.clone();
+        let wait = async {
+            loop {
+                arrived.borrow_and_update();
+                if let Some(seen) = self.kept.lock().find(filter, skip) {
+                    return Some(seen);
+                }
+                arrived.changed().await.ok()?;
+            }
+        };
+        tokio::time::timeout(within, wait).await.ok().flatten()
+    }
+
+    /// Waits until the message that marks the beginning of a test, published after `before`, has arrived.
+    pub async fn begun(&self, before: u64) {
+        let mut arrived = self.arrived.clone();
+        let _ = arrived.wait_for(|_| self.kept.lock().since > before).await;
+    }
+
+    /// Number of messages so far.
+    pub fn count(&self) -> u64 {
+        self.kept.lock().next
+    }
+
+    /// Topics of the messages since the test began, up to [`MAX_TOPICS`].
+    pub fn topics(&self) -> BTreeSet<String> {
+        let kept = self.kept.lock();
+        kept.messages
+            .iter()
+            .map(|seen| seen.topic.clone())
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .take(MAX_TOPICS)
+            .collect()
+    }
+}

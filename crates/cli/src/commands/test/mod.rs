@@ -1,0 +1,309 @@
+//! `edgefaas test [PATH]`: the tests of an app, in isolates of a node that ends with them.
+
+mod door;
+mod messages;
+mod node;
+mod report;
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use edgefaas_api::control as proto;
+use edgefaas_api::control::invoke_response::Outcome as Invoked;
+use edgefaas_client::app::{App, deploy_request};
+use edgefaas_client::args::{Format, Global};
+use edgefaas_client::connection;
+use edgefaas_client::exit::{Exit, Failure};
+use edgefaas_client::output;
+use edgefaas_platform::Clock;
+use ignore::WalkBuilder;
+use serde::Deserialize;
+use serde_json::json;
+
+use self::door::{Behind, Door};
+use self::messages::Messages;
+use self::node::TestNode;
+use self::report::{Counts, Outcome, Tested};
+use crate::args::Test;
+use crate::{log, node as nodes};
+
+/// Ends of the names of files with tests.
+const ENDINGS: [&str; 3] = [".test.js", ".test.mjs", ".test.ts"];
+/// Folders without tests of the app.
+const SKIPPED: [&str; 3] = ["target", "node_modules", "vendor"];
+/// Maximum of files with tests.
+const MAX_FILES: usize = 1000;
+/// Log lines that a failed test shows.
+const LOG_LINES: usize = 20;
+
+/// A test as its file names it.
+#[derive(Deserialize)]
+struct Named {
+    name: String,
+    mode: Mode,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Mode {
+    Run,
+    Skip,
+    Only,
+}
+
+/// The result that a test gives.
+#[derive(Deserialize)]
+struct Ran {
+    passed: bool,
+    #[serde(default)]
+    message: String,
+    #[serde(default)]
+    stack: String,
+}
+
+pub async fn run(args: &Test, global: &Global) -> anyhow::Result<()> {
+    let _log = log::start("error,edgefaas::function=off", global.output);
+    let app = App::load(&args.app)?;
+    let files = test_files(&app)?;
+    nodes::raise_open_files();
+    let shutdown = nodes::shutdown_signal()?;
+    let tests = run_files(args, global, &app, &files);
+    tokio::select! {
+        result = tests => result,
+        () = shutdown.cancelled() => Err(Failure::new(Exit::Failed, "the tests were interrupted")),
+    }
+}
+
+async fn run_files(args: &Test, global: &Global, app: &App, files: &[PathBuf]) -> anyhow::Result<()> {
+    // Built once, for the nodes of all files.
+    let request = deploy_request(app, app.build().await?, false)?;
+    let mut results = Vec::new();
+    for (index, path) in files.iter().enumerate() {
+        let tests = run_file(args, app, path, request.clone(), index == 0).await;
+        let tests = tests.with_context(|| shown(app, path))?;
+        let file = report::File { path: shown(app, path), tests };
+        if global.output == Format::Table && !args.tap && !file.tests.is_empty() {
+            output::text(&report::list(&file))?;
+        }
+        results.push(file);
+    }
+    let counts = Counts::of(&results);
+    if let Some(path) = &args.junit {
+        report::write_junit(&results, path)?;
+    }
+    if args.tap {
+        output::text(&report::tap(&results))?;
+    } else if global.output == Format::Json {
+        output::json(&as_json(&results))?;
+    } else {
+        let Counts { passed, failed, skipped } = counts;
+        output::text(&format!("{passed} passed, {failed} failed, {skipped} skipped\n"))?;
+    }
+    match counts {
+        Counts { failed: 0, passed: 0, .. } if args.filter.is_some() && counts.skipped == 0 => Err(
+            Failure::new(Exit::NotFound, "no test has such a name; leave --filter out to run all tests"),
+        ),
+        Counts { failed: 0, .. } => Ok(()),
+        _ => {
+            let message = format!("{} of {} tests failed", counts.failed, counts.all());
+            Err(Failure::new(Exit::FunctionFailed, message))
+        }
+    }
+}
+
+fn as_json(files: &[report::File]) -> serde_json::Value {
+    let tests = files.iter().flat_map(|file| {
+        file.tests.iter().map(|test| {
+            let (result, message) = match &test.outcome {
+                Outcome::Passed => ("passed", None),
+                Outcome::Skipped => ("skipped", None),
+                Outcome::Failed { message } => ("failed", Some(message)),
+            };
+            let ms = test.duration.as_millis() as u64;
+            json!({ "file": file.path, "name": test.name, "result": result, "duration_ms": ms, "message": message })
+        })
+    });
+    let Counts { passed, failed, skipped } = Counts::of(files);
+    json!({ "passed": passed, "failed": failed, "skipped": skipped, "tests": tests.collect::<Vec<_>>() })
+}
+
+/// The files with tests, by name.
+fn test_files(app: &App) -> anyhow::Result<Vec<PathBuf>> {
+    if app.is_file {
+        let message = "name the folder of an app; the tests of a single file are not found beside it";
+        return Err(Failure::new(Exit::Usage, message));
+    }
+    let mut files = Vec::new();
+    let walk = WalkBuilder::new(&app.root)
+        .git_global(false)
+        .require_git(false)
+        .sort_by_file_name(std::cmp::Ord::cmp)
+        .filter_entry(|entry| !SKIPPED.iter().any(|name| entry.file_name() == *name))
+        .build();
+    for entry in walk {
+        let entry = entry.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
+        let name = entry.file_name().to_string_lossy();
+        let is_file = entry.file_type().is_some_and(|kind| kind.is_file());
+        if is_file && ENDINGS.iter().any(|ending| name.ends_with(ending)) {
+            files.push(entry.into_path());
+        }
+    }
+    match files.len() {
+        0 => {
+            let message = format!(
+                "{} has no tests; write one into a file such as tests/{}.test.js",
+                app.root.display(),
+                app.manifest.app
+            );
+            Err(Failure::new(Exit::NotFound, message))
+        }
+        count if count > MAX_FILES => {
+            let message =
+                format!("{count} files have tests; the limit is {MAX_FILES}: name a folder below");
+            Err(Failure::new(Exit::Usage, message))
+        }
+        _ => Ok(files),
+    }
+}
+
+fn shown(app: &App, path: &Path) -> String {
+    path.strip_prefix(&app.root).unwrap_or(path).display().to_string()
+}
+
+/// Runs the tests of a file on a node of its own.
+async fn run_file(
+    args: &Test,
+    app: &App,
+    path: &Path,
+    request: proto::DeployRequest,
+    is_first: bool,
+) -> anyhow::Result<Vec<Tested>> {
+    let modules = app.test_modules(path).await?;
+    let node = TestNode::start().await?;
+    let deployed =
+        node.control.clone().deploy(request).await.map_err(|status| connection::failure(&status))?;
+    if is_first {
+        edgefaas_client::commands::deploy::warn(&deployed.into_inner().warnings);
+    }
+    let runner = free_name(app);
+    let door = Door::open(Behind {
+        key: node.gateway_token.clone(),
+        broker: node.broker.clone(),
+        control: node.control.clone(),
+        objects: node.objects.clone(),
+        messages: Messages::subscribe(node.addresses.mqtt).await?,
+        runner: runner.clone(),
+    })
+    .await?;
+    let artifact = proto::Artifact {
+        function: runner.clone(),
+        source: Some(proto::artifact::Source::Modules(modules)),
+    };
+    let deploy = proto::DeployRequest {
+        manifest: manifest(app, &node, &door, &runner),
+        artifacts: vec![artifact],
+        ..Default::default()
+    };
+    node.control.clone().deploy(deploy).await.map_err(|status| connection::failure(&status))?;
+
+    let named: Vec<Named> = serde_json::from_value(ask(&node, &runner, &json!({})).await?)?;
+    let is_picky = named.iter().any(|test| test.mode == Mode::Only);
+    let mut tests = Vec::new();
+    for (number, test) in named.into_iter().enumerate() {
+        if args.filter.as_ref().is_some_and(|filter| !test.name.contains(filter.as_str())) {
+            continue;
+        }
+        if test.mode == Mode::Skip || (is_picky && test.mode != Mode::Only) {
+            tests.push(Tested { name: test.name, outcome: Outcome::Skipped, duration: Duration::ZERO });
+            continue;
+        }
+        door.begin().await?;
+        let (began, since) = (Instant::now(), Clock::system().now_unix_ms());
+        let outcome = match ask(&node, &runner, &json!({ "run": number })).await {
+            Ok(ran) => outcome(serde_json::from_value(ran)?),
+            Err(error) => Outcome::Failed { message: format!("{error:#}") },
+        };
+        let duration = began.elapsed();
+        let outcome = match outcome {
+            Outcome::Failed { message } => {
+                let log = node.log(since, &runner, LOG_LINES).await?;
+                Outcome::Failed { message: with_log(message, &log) }
+            }
+            outcome => outcome,
+        };
+        tests.push(Tested { name: test.name, outcome, duration });
+    }
+    drop(door);
+    node.stop().await?;
+    Ok(tests)
+}
+
+fn outcome(ran: Ran) -> Outcome {
+    match ran {
+        Ran { passed: true, .. } => Outcome::Passed,
+        Ran { message, stack, .. } => {
+            // The lines of the test's own file: the others are of the runner.
+            let own = |line: &&str| !line.contains("@edgefaas/") && line.contains(".test.");
+            let places: Vec<_> = stack.lines().filter(own).map(str::trim_end).collect();
+            Outcome::Failed { message: [&[message.as_str()][..], &places].concat().join("\n") }
+        }
+    }
+}
+
+fn with_log(mut message: String, log: &[proto::LogLine]) -> String {
+    if !log.is_empty() {
+        message.push_str("\nlog:");
+    }
+    for line in log {
+        message.push_str(&format!("\n  {} {}: {}", line.level, line.function, line.message));
+    }
+    message
+}
+
+/// Invokes the function with the tests.
+async fn ask(
+    node: &TestNode,
+    runner: &str,
+    request: &serde_json::Value,
+) -> anyhow::Result<serde_json::Value> {
+    let data = request.to_string().into_bytes();
+    let request = proto::InvokeRequest { function: runner.to_owned(), data, event: None };
+    let response =
+        node.control.clone().invoke(request).await.map_err(|status| connection::failure(&status))?;
+    match response.into_inner().outcome {
+        Some(Invoked::Reply(reply)) => Ok(serde_json::from_slice(&reply.body)?),
+        Some(Invoked::Failure(failure)) => {
+            anyhow::bail!("{}: {}", failure.title, failure.detail)
+        }
+        None => anyhow::bail!("the node gave no outcome"),
+    }
+}
+
+/// A name for the function with the tests that the app does not use.
+fn free_name(app: &App) -> String {
+    let taken: HashSet<&str> = app.manifest.functions.keys().map(String::as_str).collect();
+    let names = std::iter::once("tests".to_owned()).chain((1..).map(|number| format!("tests-{number}")));
+    let is_free = |name: &String| !taken.contains(name.as_str()) && *name != app.manifest.app;
+    names.into_iter().find(is_free).unwrap_or_default()
+}
+
+/// The manifest of the function with the tests: its only permissions are the door and the gateway.
+fn manifest(app: &App, node: &TestNode, door: &Door, runner: &str) -> String {
+    let (door, gateway) = (door.address.to_string(), node.addresses.http.to_string());
+    let config = json!({
+        "door": format!("http://{door}"),
+        "key": node.gateway_token,
+        "token": node.gateway_token,
+        "gateway": format!("http://{gateway}"),
+        "app": app.manifest.app,
+    });
+    let config = config.as_object().into_iter().flatten().map(|(key, value)| format!("{key} = {value}"));
+    format!(
+        "app = \"{runner}\"\n[functions.{runner}]\nmain = \"tests.js\"\n\
+         limits = {{ timeout = \"6m\", memory = \"128MiB\", calls = 100000 }}\n\
+         permissions = {{ http = [\"{door}\", \"{gateway}\"] }}\nconfig = {{ {} }}\n",
+        config.collect::<Vec<_>>().join(", ")
+    )
+}

@@ -1,0 +1,90 @@
+//! The node of a file of tests: its data is in a folder that ends with it, its ports are free ones of loopback.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use anyhow::Context;
+use edgefaas_api::control as proto;
+use edgefaas_broker::Broker;
+use edgefaas_client::connection::{self, Client, NodeUrl, ObjectsClient};
+use edgefaas_client::dev_file::control_url;
+use edgefaas_node::config::NodeConfig;
+use edgefaas_node::{Addresses, RunError, Schedules};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::node;
+
+/// A running node.
+pub struct TestNode {
+    pub addresses: Addresses,
+    pub broker: Broker,
+    pub control: Client,
+    pub objects: ObjectsClient,
+    /// The token of the gateway.
+    pub gateway_token: String,
+    serving: JoinHandle<Result<(), RunError>>,
+    shutdown: CancellationToken,
+    /// Removed when it is dropped.
+    _data: tempfile::TempDir,
+}
+
+impl TestNode {
+    pub async fn start() -> anyhow::Result<Self> {
+        let data = tempfile::Builder::new().prefix("edgefaas-test-").tempdir();
+        let data = data.context("there is no folder for the data of the tests")?;
+        let free = SocketAddr::from(([127, 0, 0, 1], 0));
+        let config = NodeConfig {
+            data_dir: data.path().to_owned(),
+            http: free,
+            mqtt: free,
+            control: free,
+            ..NodeConfig::default()
+        };
+        let node = node::build_with(config, Schedules::Never).await?;
+        let (addresses, broker) = (node.addresses(), node.broker().clone());
+        let (token, gateway_token) = (node.token().to_owned(), read(data.path(), "http-token")?);
+        let shutdown = CancellationToken::new();
+        let serving = tokio::spawn(node.run(shutdown.clone()));
+        let url = NodeUrl::parse(&control_url(addresses.control, false))?;
+        let control = connection::connect_to(&url, Some(&token), None).await?;
+        let objects = connection::connect_objects_to(&url, Some(&token)).await?;
+        Ok(Self { addresses, broker, control, objects, gateway_token, serving, shutdown, _data: data })
+    }
+
+    /// Log lines since a time, in milliseconds since the Unix epoch, except those of one function; at most the last `max`.
+    pub async fn log(
+        &self,
+        since_unix_ms: u64,
+        except: &str,
+        max: usize,
+    ) -> anyhow::Result<Vec<proto::LogLine>> {
+        let request = proto::LogsRequest::default();
+        let mut control = self.control.clone();
+        let mut lines =
+            control.logs(request).await.map_err(|status| connection::failure(&status))?.into_inner();
+        let mut found = std::collections::VecDeque::new();
+        while let Some(line) = lines.message().await.map_err(|status| connection::failure(&status))? {
+            if line.time_unix_ms as u64 >= since_unix_ms && line.function != except {
+                found.push_back(line);
+                if found.len() > max {
+                    found.pop_front();
+                }
+            }
+        }
+        Ok(found.into())
+    }
+
+    /// Ends the node.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        self.shutdown.cancel();
+        Ok(self.serving.await??)
+    }
+}
+
+fn read(folder: &Path, name: &str) -> anyhow::Result<String> {
+    let path = folder.join(name);
+    let text =
+        std::fs::read_to_string(&path).with_context(|| format!("{} cannot be read", path.display()))?;
+    Ok(text.trim().to_owned())
+}

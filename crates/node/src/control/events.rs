@@ -1,0 +1,127 @@
+//! Events of functions that a client of the control API makes, in place of those of the doors.
+
+use bytes::Bytes;
+use edgefaas_api::control::invoke_request::Event as Wanted;
+use edgefaas_api::control::{CronEvent, HttpEvent, MqttEvent, ObjectEvent};
+use edgefaas_broker::{TopicName, TopicNameError};
+use edgefaas_functions::registry::LiveFunction;
+use edgefaas_isolates::{CronTick, Event, HttpRequest, MqttMessage, ObjectChange, Trigger};
+use edgefaas_manifest::{self as manifest, CronError, parse_cron};
+use edgefaas_state::objects::{FieldKey, Objects, json_of_value};
+use edgefaas_state::store::StoreError;
+use http::Method;
+use serde_json::{Value, json};
+
+/// An event that no door would make.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum EventError {
+    /// A workflow has no such events.
+    #[error(
+        "`{name}` is a workflow, which takes calls only; leave --http, --mqtt, --cron and --object out"
+    )]
+    Workflow {
+        /// Name of the workflow.
+        name: String,
+    },
+    #[error("`{method}` is not a method of HTTP")]
+    Method { method: String },
+    #[error("the path {path:?} does not begin with `/`")]
+    Path { path: String },
+    #[error("{topic:?} is not a topic: {error}")]
+    Topic { topic: String, error: TopicNameError },
+    #[error("{qos} is not a quality of service; it is 0, 1 or 2")]
+    Qos { qos: u32 },
+    #[error("`{function}` has no cron trigger; name a schedule: --cron '*/5 * * * *'")]
+    NoSchedule { function: String },
+    #[error("{schedule:?} is not a schedule: {error}")]
+    Schedule { schedule: String, error: CronError },
+    #[error("the new value of the field is not JSON: {0}")]
+    Value(serde_json::Error),
+    #[error("the value of the field before the event cannot be read: {0}")]
+    Store(#[from] StoreError),
+}
+
+/// The event that a client wants for a function, as its door would make it.
+pub(super) fn event(
+    wanted: Wanted,
+    body: Bytes,
+    function: &LiveFunction,
+    objects: &Objects,
+) -> Result<Event, EventError> {
+    let trigger = match wanted {
+        Wanted::Http(request) => Trigger::Http(http(request)?),
+        Wanted::Mqtt(message) => Trigger::Mqtt(mqtt(message)?),
+        Wanted::Cron(tick) => Trigger::Cron(cron(tick, function)?),
+        Wanted::Object(change) => return object(change, &body, function, objects),
+    };
+    Ok(Event { trigger, body })
+}
+
+fn http(request: HttpEvent) -> Result<HttpRequest, EventError> {
+    let HttpEvent { method, path, query, headers } = request;
+    if Method::from_bytes(method.as_bytes()).is_err() {
+        return Err(EventError::Method { method });
+    }
+    if !path.starts_with('/') {
+        return Err(EventError::Path { path });
+    }
+    let headers = headers.into_iter().map(|header| (header.name.to_ascii_lowercase(), header.value));
+    Ok(HttpRequest { method: method.to_ascii_uppercase(), path, query, headers: headers.collect() })
+}
+
+fn mqtt(message: MqttEvent) -> Result<MqttMessage, EventError> {
+    let MqttEvent { topic, qos, retain, content_type } = message;
+    if let Err(error) = TopicName::new(topic.clone()) {
+        return Err(EventError::Topic { topic, error });
+    }
+    let qos = u8::try_from(qos).ok().filter(|qos| *qos <= 2).ok_or(EventError::Qos { qos })?;
+    let content_type = (!content_type.is_empty()).then_some(content_type);
+    Ok(MqttMessage { topic, qos, retain, content_type, ..MqttMessage::default() })
+}
+
+fn cron(tick: CronEvent, function: &LiveFunction) -> Result<CronTick, EventError> {
+    let CronEvent { schedule, scheduled_unix_ms } = tick;
+    if !schedule.is_empty() {
+        return match parse_cron(&schedule) {
+            Ok(_) => Ok(CronTick { schedule, scheduled_unix_ms }),
+            Err(error) => Err(EventError::Schedule { schedule, error }),
+        };
+    }
+    let first = function.spec.triggers.iter().find_map(|trigger| match trigger {
+        manifest::Trigger::Cron { schedule } => Some(schedule.clone()),
+        _ => None,
+    });
+    match first {
+        Some(schedule) => Ok(CronTick { schedule, scheduled_unix_ms }),
+        None => Err(EventError::NoSchedule { function: function.name.to_string() }),
+    }
+}
+
+/// The change of a field of the function's app to the JSON in `body`, or its deletion if there is none.
+fn object(
+    change: ObjectEvent,
+    body: &[u8],
+    function: &LiveFunction,
+    objects: &Objects,
+) -> Result<Event, EventError> {
+    let ObjectEvent { object, field } = change;
+    let key = FieldKey::new(&function.app, &object, &field);
+    let stored = objects.read(&key, |field| {
+        field.map(|field| (field.field_type().to_string(), json_of_value(&field.value())))
+    })?;
+    let (field_type, previous) = stored.unwrap_or_else(|| ("register".to_owned(), Value::Null));
+    let value: Option<Value> = match body {
+        [] => None,
+        text => Some(serde_json::from_slice(text).map_err(EventError::Value)?),
+    };
+    let body = json!({
+        "object": object,
+        "field": field,
+        "type": field_type,
+        "previous": previous,
+        "value": value,
+        "deleted": value.is_none(),
+        "origin": "local",
+    });
+    Ok(Event { trigger: Trigger::Object(ObjectChange { object, field }), body: body.to_string().into() })
+}
