@@ -1,6 +1,7 @@
 //! JavaScript and TypeScript functions on the real engine.
 
 mod objects;
+mod packages;
 mod support;
 mod web;
 
@@ -802,7 +803,7 @@ async fn modules_are_gathered_from_disk() {
         ("import fs from 'node:fs';", "functions/bad.js:1:16", "belongs to Node.js"),
         ("import fs from 'fs';", "functions/bad.js:1:16", "belongs to Node.js"),
         ("export default (x) => import(x);", "functions/bad.js:1:23", "computed name"),
-        ("import 'old';", "node_modules/old/index.js:1:1", "CommonJS"),
+        ("import 'old';", "node_modules/old/index.js:1:11", "npm install"),
         ("export default (;", "functions/bad.js:1:17", "\n"),
     ] {
         write("node_modules/old/index.js", "const a = require('a');\nmodule.exports = a;\n");

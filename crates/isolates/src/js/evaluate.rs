@@ -18,6 +18,7 @@ use super::calls;
 use super::engine::{JsEngine, JsEngineError};
 use super::engine_wasm::{self, ENGINE_WASM};
 use super::error::{DeployMemory, PrepareError, PrepareFault};
+use super::graph::lines_before;
 use super::snapshot::{Base, BaseMetadata, MemoryFacts, Snapshot, SnapshotMetadata};
 use super::stack::Files;
 use super::state::{Stage, State};
@@ -285,7 +286,7 @@ async fn transpile_all(
         for module in &graph.modules {
             (thread.report)(&module.path);
             let transpiled = transpile(&module.path, &module.source)?;
-            files.insert(module.path.clone(), transpiled.map);
+            files.insert(module.path.clone(), transpiled.map, lines_before(module));
             codes.push(transpiled.code);
         }
         Ok((files, codes))

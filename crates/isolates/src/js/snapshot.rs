@@ -37,7 +37,7 @@ pub(super) struct Base {
 }
 
 /// The version of [`SnapshotMetadata`], [`BaseMetadata`] and the transpiler's output, with which snapshots are cached.
-pub(super) const FORMAT: (&str, u32) = (env!("CARGO_PKG_VERSION"), 2);
+pub(super) const FORMAT: (&str, u32) = (env!("CARGO_PKG_VERSION"), 3);
 
 /// The kind of functions' snapshots in the cache: the first part of their keys.
 pub(super) const FUNCTION_KEY: &[u8] = b"picture";

@@ -39,9 +39,18 @@ impl SourceMap {
     }
 }
 
-/// The user's files: all paths, with a map for those that were transpiled.
+/// The user's files by their paths.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub struct Files(HashMap<String, Option<SourceMap>>);
+pub struct Files(HashMap<String, Positions>);
+
+/// Positions in a file's evaluated code.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Positions {
+    /// None if the code is the user's own text.
+    map: Option<SourceMap>,
+    /// Lines of the code before the user's text.
+    lines_before: u32,
+}
 
 /// A stack as it is shown.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -53,9 +62,9 @@ pub struct Shown {
 }
 
 impl Files {
-    /// Adds a file.
-    pub fn insert(&mut self, path: String, map: Option<SourceMap>) {
-        self.0.insert(path, map);
+    /// Adds a file, with a map if it was transpiled and the lines of its code before the user's text.
+    pub fn insert(&mut self, path: String, map: Option<SourceMap>, lines_before: u32) {
+        self.0.insert(path, Positions { map, lines_before });
     }
 
     /// Turns QuickJS's stack into the user's.
@@ -94,11 +103,15 @@ impl Files {
     }
 
     fn position(&self, frame: &Frame<'_>) -> String {
-        let map = self.0.get(frame.file).and_then(Option::as_ref);
+        let positions = self.0.get(frame.file);
+        let map = positions.and_then(|positions| positions.map.as_ref());
         let original =
             map.and_then(|map| map.original(frame.line.saturating_sub(1), frame.column.saturating_sub(1)));
-        let (line, column) =
-            original.map_or((frame.line, frame.column), |(line, column)| (line + 1, column + 1));
+        let lines_before = positions.map_or(0, |positions| positions.lines_before);
+        let (line, column) = original.map_or_else(
+            || (frame.line.saturating_sub(lines_before).max(1), frame.column),
+            |(line, column)| (line + 1, column + 1),
+        );
         format!("{}:{line}:{column}", frame.file)
     }
 }
@@ -141,8 +154,8 @@ mod tests {
         let module = crate::js::transpile::transpile("f.ts", source).unwrap();
         let line = module.code.lines().position(|line| line.contains("throw")).unwrap() + 1;
         let mut files = Files::default();
-        files.insert("f.ts".into(), module.map);
-        files.insert("g.js".into(), None);
+        files.insert("f.ts".into(), module.map, 0);
+        files.insert("g.js".into(), None, 0);
         let stack = format!(
             "    at call (edgefaas:dispatch:3:4)\n    at map (native)\n    at f (f.ts:{line}:8)\n    at g.js:7:9\n"
         );

@@ -1,11 +1,9 @@
-//! TypeScript to JavaScript, and the imports of a module.
+//! TypeScript to JavaScript.
 
 use std::fmt;
 use std::path::Path;
 
 use oxc::allocator::Allocator;
-use oxc::ast::ast::{Expression, ImportExpression, Program, Statement};
-use oxc::ast_visit::{Visit, walk};
 use oxc::codegen::{Codegen, CodegenOptions};
 use oxc::diagnostics::OxcDiagnostic;
 use oxc::parser::Parser;
@@ -26,19 +24,6 @@ pub(super) struct Transpiled {
     pub code: String,
     /// Maps positions in `code` to positions in the user's text; `None` if `code` is the user's own text.
     pub map: Option<SourceMap>,
-    /// Imports of the module without type imports, in the order of the text.
-    pub imports: Vec<ImportSite>,
-}
-
-/// An import in a module's text.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ImportSite {
-    /// The specifier; none if it is computed.
-    pub specifier: Option<String>,
-    /// True if the import is an `import()`, which fails when it is called.
-    pub dynamic: bool,
-    /// Offset in the user's text, in bytes.
-    pub offset: usize,
 }
 
 /// A module's text is not JavaScript or TypeScript.
@@ -96,9 +81,9 @@ pub(super) fn transpile(path: &str, source: &str) -> Result<Transpiled, SyntaxEr
     match extension {
         Some("json") => json_module(path, source),
         Some("ts" | "mts") => script_module(path, source, SourceType::ts()),
-        Some("js" | "mjs") => script_module(path, source, SourceType::mjs()),
+        Some("js" | "mjs" | "cjs") => script_module(path, source, SourceType::mjs()),
         _ => {
-            let message = "not a module: the file must end in .js, .mjs, .ts, .mts or .json";
+            let message = "not a module: the file must end in .js, .mjs, .cjs, .ts, .mts or .json";
             Err(SyntaxError::at(path, source, 0, message))
         }
     }
@@ -124,8 +109,7 @@ fn script_module(path: &str, source: &str, kind: SourceType) -> Result<Transpile
         return Err(from_diagnostic(path, source, error));
     }
     if !kind.is_typescript() {
-        let imports = import_sites(&program);
-        return Ok(Transpiled { code: source.to_owned(), map: None, imports });
+        return Ok(Transpiled { code: source.to_owned(), map: None });
     }
     let scoping = semantic.semantic.into_scoping();
     let options = TransformOptions::default();
@@ -134,11 +118,10 @@ fn script_module(path: &str, source: &str, kind: SourceType) -> Result<Transpile
     if let Some(error) = transformed.diagnostics.errors().next() {
         return Err(from_diagnostic(path, source, error));
     }
-    let imports = import_sites(&program);
     let options = CodegenOptions { source_map_path: Some(path.into()), ..CodegenOptions::default() };
     let printed = Codegen::new().with_options(options).build(&program);
     let map = printed.map.map(|map| SourceMap::new(&map));
-    Ok(Transpiled { code: printed.code, map, imports })
+    Ok(Transpiled { code: printed.code, map })
 }
 
 fn json_module(path: &str, source: &str) -> Result<Transpiled, SyntaxError> {
@@ -154,47 +137,10 @@ fn json_module(path: &str, source: &str) -> Result<Transpiled, SyntaxError> {
     }
     // Parsed as JSON and not as an expression, for the sake of "__proto__".
     let text = serde_json::to_string(source).unwrap_or_default();
-    Ok(Transpiled { code: format!("export default JSON.parse({text});\n"), map: None, imports: Vec::new() })
+    Ok(Transpiled { code: format!("export default JSON.parse({text});\n"), map: None })
 }
 
-fn import_sites(program: &Program<'_>) -> Vec<ImportSite> {
-    let mut sites = Vec::new();
-    for statement in &program.body {
-        let source = match statement {
-            Statement::ImportDeclaration(import) if import.import_kind.is_value() => Some(&import.source),
-            Statement::ExportFromDeclaration(export) if export.export_kind.is_value() => {
-                Some(&export.source)
-            }
-            Statement::ExportAllDeclaration(export) if export.export_kind.is_value() => {
-                Some(&export.source)
-            }
-            _ => None,
-        };
-        if let Some(source) = source {
-            let specifier = Some(source.value.to_string());
-            sites.push(ImportSite { specifier, dynamic: false, offset: source.span.start as usize });
-        }
-    }
-    let mut dynamic = DynamicImports(Vec::new());
-    dynamic.visit_program(program);
-    sites.extend(dynamic.0);
-    sites
-}
-
-struct DynamicImports(Vec<ImportSite>);
-
-impl<'a> Visit<'a> for DynamicImports {
-    fn visit_import_expression(&mut self, import: &ImportExpression<'a>) {
-        let specifier = match &import.source {
-            Expression::StringLiteral(literal) => Some(literal.value.to_string()),
-            _ => None,
-        };
-        self.0.push(ImportSite { specifier, dynamic: true, offset: import.span.start as usize });
-        walk::walk_import_expression(self, import);
-    }
-}
-
-fn from_diagnostic(path: &str, source: &str, error: &OxcDiagnostic) -> SyntaxError {
+pub(super) fn from_diagnostic(path: &str, source: &str, error: &OxcDiagnostic) -> SyntaxError {
     let offset = error.labels.first().map_or(0, |label| label.offset() as usize);
     let help = error.help.as_ref().map(|help| format!(" ({help})")).unwrap_or_default();
     SyntaxError::at(path, source, offset, format!("{}{help}", error.message))
@@ -236,16 +182,11 @@ fn frame(source: &str, line: u32, column: u32) -> String {
 mod tests {
     use super::*;
 
-    fn specifiers(module: &Transpiled) -> Vec<&str> {
-        module.imports.iter().filter_map(|site| site.specifier.as_deref()).collect()
-    }
-
     #[test]
-    fn types_and_imports_of_types_vanish() {
+    fn types_vanish() {
         let source = "import type { A } from './a';\nimport { B } from './b';\nimport { c } from './c';\n\
                       export { d } from './d';\nenum E { X = 4 }\nexport const x: B = c(E.X as number);\n";
         let module = transpile("f.ts", source).unwrap();
-        assert_eq!(specifiers(&module), ["./c", "./d"]);
         assert!(!module.code.contains("number"), "{}", module.code);
         assert!(module.map.is_some());
     }
@@ -255,13 +196,6 @@ mod tests {
         let source = "import x from 'x';\nexport default () => import('./y.js');\n";
         let module = transpile("f.js", source).unwrap();
         assert_eq!(module.code, source);
-        assert_eq!(specifiers(&module), ["x", "./y.js"]);
-    }
-
-    #[test]
-    fn a_computed_import_is_seen() {
-        let module = transpile("f.js", "export default (x) => import(x);").unwrap();
-        assert_eq!(module.imports, [ImportSite { specifier: None, dynamic: true, offset: 22 }]);
     }
 
     #[test]

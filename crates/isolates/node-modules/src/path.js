@@ -1,0 +1,3 @@
+const path = require('path-browserify');
+path.posix = path;
+module.exports = path;
