@@ -144,6 +144,7 @@ pages! {
     operations: "docs/operations.md",
     placement: "docs/placement.md",
     security: "docs/security.md",
+    testing: "docs/testing.md",
     workflows: "docs/workflows.md",
     rust_sdk: "crates/sdk/README.md",
     field_kit: "examples/field-kit/README.md",

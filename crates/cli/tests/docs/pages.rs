@@ -80,6 +80,7 @@ edgefaas deploy detect"#,
 exec <<<'correct horse battery staple'",
         ..PLAIN
     },
+    Page { file: "docs/testing.md", ..PLAIN },
     Page { file: "docs/workflows.md", files: &[("yaml", "greet.yaml")], before: NODE, ..PLAIN },
     Page { file: "crates/sdk/README.md", needs: &["cargo"], before: NODE, ..PLAIN },
     Page { file: "examples/field-kit/README.md", ..PLAIN },
