@@ -89,7 +89,7 @@ fn the_manager_gets_ready_reload_and_stop() {
     assert!(manager.socket.recv(&mut [0; 16]).is_err(), "no watchdog, no notification of it");
 }
 
-/// Each of the functions has two seconds of processor time, so that together they keep two threads for eight seconds: many
+/// Each of the eight calls has a second of processor time, so that together they keep two threads for four seconds: many
 /// intervals of a watchdog of 0.2 s.
 #[test]
 fn the_watchdog_is_answered_while_functions_compute_and_while_the_node_drains() {
@@ -98,9 +98,12 @@ fn the_watchdog_is_answered_while_functions_compute_and_while_the_node_drains() 
     let node = manager.start(home.path(), Some("200000"));
     assert_eq!(names(&manager.next()), ["READY", "STATUS"]);
     assert_eq!(manager.next(), [("WATCHDOG".to_owned(), "1".to_owned())]);
-    let spin = home.path().join("spin.js");
-    std::fs::write(&spin, "export default () => { for (;;); };\n").unwrap();
-    node.ok(&["deploy", spin.to_str().unwrap()]);
+    let app = home.path().join("app");
+    std::fs::create_dir(&app).unwrap();
+    let manifest = "app = \"spin\"\n[functions.spin]\nmain = \"spin.js\"\nlimits = { timeout = \"5m\", cpu = \"1s\" }\n";
+    std::fs::write(app.join("edgefaas.toml"), manifest).unwrap();
+    std::fs::write(app.join("spin.js"), "export default () => { for (;;); };\n").unwrap();
+    node.ok(&["deploy", app.to_str().unwrap()]);
     std::thread::scope(|threads| {
         let calls: Vec<_> = (0..8).map(|_| threads.spawn(|| node.http("POST", "/fn/spin", ""))).collect();
         let mut answers = 0;
