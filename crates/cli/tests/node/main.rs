@@ -34,6 +34,7 @@ mod names;
 mod network;
 mod object_power;
 mod overload;
+mod packages;
 mod placing;
 mod power;
 mod proxying;

@@ -153,7 +153,7 @@ async fn a_missing_module_in_a_try_throws_when_it_runs() {
             "node_modules/p/index.js",
             "const seen = [];\nfor (const load of [() => { try { return require('fs'); } catch (e) { return e.code; } },\n\
              () => { try { return require('gone'); } catch (e) { return e.message; } },\n\
-             () => { try { return require('./th' + 'rows.js'); } catch (e) { return e.code; } },\n\
+             () => { try { return require('./th' + 'ere.js'); } catch (e) { return e.code; } },\n\
              () => { try { require('./throws.js'); } catch (e) { return e.message; } },\n\
              () => { try { require('./throws.js'); } catch (e) { return e.message; } }]) seen.push(load());\n\
              module.exports = seen;\n",

@@ -45,7 +45,7 @@ async fn modules_of_node_work() {
                 hmac: createHmac("sha256", "key").update("data").digest("base64"),
                 random: [randomBytes(16).length, randomUUID().length, timingSafeEqual(Buffer.from("a"), Buffer.from("a"))],
                 process: [await new Promise((resolve) => nextTick(resolve, "ticked")), process.env.NODE_ENV, process.versions.node === undefined],
-                stream: chunks,
+                stream: chunks.join(""),
                 globals: [typeof globalThis.Buffer, typeof globalThis.process],
             };
         };"#,
@@ -63,7 +63,7 @@ async fn modules_of_node_work() {
         "hmac": "UDH+PZicbRU3oBP6bnOdojRj/a7DtwE32Cjjas4iG9A=",
         "random": [16, 36, true],
         "process": ["ticked", "production", true],
-        "stream": ["A", "B"],
+        "stream": "AB",
         "globals": ["undefined", "undefined"],
     });
     assert_eq!(app.answer().await, expected);

@@ -113,8 +113,8 @@ async fn files_outside_of_the_app_folder_stay_outside() {
     app.write("node_modules/.pnpm/r@1.0.0/node_modules/r/index.js", "module.exports = 'linked';");
     symlink(app.path("node_modules/.pnpm/q@1.0.0/node_modules/q"), app.path("node_modules/q")).unwrap();
     symlink("../../r@1.0.0/node_modules/r", app.path("node_modules/.pnpm/q@1.0.0/node_modules/r")).unwrap();
-    app.write("main.js", "import { r } from 'q'; export default () => r;");
-    assert_eq!(app.answer().await, json!("linked"));
+    app.write("main.js", "import { r } from 'q'; export default () => [r];");
+    assert_eq!(app.answer().await, json!(["linked"]));
     std::fs::remove_file(app.path("node_modules/q")).unwrap();
     symlink(outside.path(), app.path("node_modules/q")).unwrap();
     std::fs::write(outside.path().join("index.js"), "exports.r = 1;").unwrap();

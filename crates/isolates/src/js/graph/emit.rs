@@ -83,6 +83,22 @@ pub(super) const GLOBALS: [(&str, &str, Option<&str>); 4] = [
     ("clearImmediate", "timers", Some("clearImmediate")),
 ];
 
+/// The globals of Node.js that a package's ES module would fail without.
+pub(super) fn demanded(scanned: &Scanned) -> impl Iterator<Item = (&'static str, String, &'static str)> {
+    let globals = GLOBALS
+        .iter()
+        .filter(|(name, ..)| scanned.globals.contains(name) && !scanned.optional.contains(name));
+    globals.map(|(name, module, member)| (*name, format!("node:{module}"), member.unwrap_or("default")))
+}
+
+/// Imports of these globals, for the end of a module's text, where they move no line.
+pub(super) fn demands(scanned: &Scanned) -> String {
+    let imports = demanded(scanned).map(|(name, specifier, member)| {
+        format!("\nimport {{ {member} as {name} }} from {};", quoted(&specifier))
+    });
+    imports.collect()
+}
+
 /// A CommonJS module as an ES module. `required` are the specifiers of its `require`s, without those that name no module; their
 /// modules are imported by [`requirement`].
 pub(super) fn common_js(
@@ -112,7 +128,7 @@ pub(super) fn common_js(
     }
     let mut parameters = "exports,require,module,__filename,__dirname".to_owned();
     let mut values = String::new();
-    if scanned.globals.contains(&"global") {
+    if scanned.globals.contains("global") {
         parameters.push_str(",global");
         values.push_str(",globalThis");
     }

@@ -171,8 +171,8 @@ fn parse(path: &Path, name: &str, source: &str, package: PackageFacts) -> Result
         Some("ts" | "mts") => Language::TypeScript,
         Some("mjs") => Language::Module,
         Some("cjs") => Language::CommonJs,
-        Some("js") if package.module => Language::Module,
-        Some("js") => Language::Either { packaged: is_in_package(path) },
+        Some("js") if is_in_package(path) && !package.module => Language::Either { plain: Form::CommonJs },
+        Some("js") => Language::Either { plain: Form::Module },
         _ => {
             let message = "not a module: the file must end in .js, .mjs, .cjs, .ts, .mts or .json";
             return Err(SyntaxError::at(name, source, 0, message));

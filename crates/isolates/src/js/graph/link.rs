@@ -104,7 +104,10 @@ impl Linker {
             Form::Json => return Ok(()),
             Form::CommonJs if first => self.include_requires(id)?,
             Form::CommonJs => {}
-            Form::Module => self.include_imports(id, first)?,
+            Form::Module => {
+                self.include_imports(id, first)?;
+                self.include_demands(id, first)?;
+            }
         }
         if first {
             self.include_dynamic(id)?;
@@ -180,6 +183,18 @@ impl Linker {
             if let Some(needed) = needed {
                 self.queue.push_back((target, needed));
             }
+        }
+        Ok(())
+    }
+
+    fn include_demands(&mut self, id: FileId, first: bool) -> Result<(), CollectError> {
+        let file = self.files.get(id);
+        if !first || !file.is_packaged() {
+            return Ok(());
+        }
+        for (_, specifier, member) in emit::demanded(&file.scanned).collect::<Vec<_>>() {
+            let target = self.target(id, By::Import, &specifier, 0)?;
+            self.queue.push_back((target, Needed::names([&member.to_owned()])));
         }
         Ok(())
     }
@@ -485,7 +500,16 @@ impl Linker {
         }
         self.dynamic_imports(id, facades, &mut imports);
         let file = self.files.get(id);
-        let source = emit::edited(&file.source, &edits);
+        let mut source = emit::edited(&file.source, &edits);
+        if file.is_packaged() {
+            for (_, specifier, _) in emit::demanded(&file.scanned) {
+                let target = self.targets.get(&(id, By::Import, specifier.clone())).copied().flatten();
+                if let Some(target) = target {
+                    imports.insert(specifier, self.imported_path(id, target, facades));
+                }
+            }
+            source.push_str(&emit::demands(&file.scanned));
+        }
         Ok(Module { path: file.name.clone(), source, imports: imports.into_iter().collect() })
     }
 }

@@ -1,6 +1,6 @@
 //! Imports, exports and forms of a module, by its syntax tree.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
 use oxc::allocator::Allocator;
@@ -8,7 +8,7 @@ use oxc::ast::ast::{
     Argument, AssignmentExpression, AssignmentTarget, CallExpression, ConditionalExpression, Declaration,
     Expression, IdentifierReference, IfStatement, ImportDeclaration, ImportDeclarationSpecifier,
     ImportExpression, LogicalExpression, LogicalOperator, ModuleExportName, ObjectPropertyKind, Program,
-    Statement, StaticMemberExpression, TryStatement,
+    Statement, StaticMemberExpression, TryStatement, UnaryExpression, UnaryOperator,
 };
 use oxc::ast_visit::{Visit, walk};
 use oxc::parser::{ParseOptions, Parser};
@@ -24,14 +24,14 @@ use crate::js::transpile::{self, SyntaxError};
 pub(super) enum Language {
     /// `.ts` or `.mts`.
     TypeScript,
-    /// `.mjs`, or `.js` below `"type": "module"`.
+    /// `.mjs`.
     Module,
     /// `.cjs`.
     CommonJs,
-    /// `.js`: its syntax tells. A file without ES module syntax is CommonJS if it is a package's or uses CommonJS.
+    /// `.js`: its syntax tells, as it does in bundlers, since packages set `"type": "module"` for files of both forms.
     Either {
-        /// True for a package's file.
-        packaged: bool,
+        /// The form without syntax of ES modules and without names of CommonJS.
+        plain: Form,
     },
 }
 
@@ -100,8 +100,10 @@ pub(super) struct Scanned {
     pub exports: Vec<String>,
     /// Modules whose exports a CommonJS module passes on.
     pub passed_on: Vec<String>,
-    /// Names of CommonJS that are not declared in the module.
-    pub globals: Vec<&'static str>,
+    /// Names of CommonJS that the module uses and does not declare.
+    pub globals: BTreeSet<&'static str>,
+    /// Those of them that it asks for with `typeof`, so that it can do without.
+    pub optional: BTreeSet<&'static str>,
     /// Replacements in the text: of the same length in bytes and without line breaks.
     pub edits: Vec<(Span, String)>,
 }
@@ -116,7 +118,8 @@ impl Scanned {
             requires: Vec::new(),
             exports: Vec::new(),
             passed_on: Vec::new(),
-            globals: Vec::new(),
+            globals: BTreeSet::new(),
+            optional: BTreeSet::new(),
             edits: Vec::new(),
         }
     }
@@ -142,21 +145,22 @@ pub(super) fn scan(path: &str, source: &str, language: Language) -> Result<Scann
         Language::TypeScript => parse(path, source, SourceType::ts(), Form::Module),
         Language::Module => parse(path, source, SourceType::mjs(), Form::Module),
         Language::CommonJs => parse(path, source, SourceType::cjs(), Form::CommonJs),
-        Language::Either { packaged } => {
+        Language::Either { plain } => {
             // Without these words there is no syntax of ES modules, so one parse is enough.
-            if !packaged || source.contains("import") || source.contains("export") {
+            if plain == Form::Module || source.contains("import") || source.contains("export") {
                 match parse(path, source, SourceType::unambiguous(), Form::Module) {
-                    Ok(scanned) if scanned.form == Form::Module && !scanned.imports.is_empty() => {
-                        return Ok(scanned);
-                    }
                     Ok(scanned) if scanned.form == Form::Module => return Ok(scanned),
-                    Ok(scanned) if !packaged && !uses_common_js(&scanned) => {
+                    Ok(scanned) if plain == Form::Module && !uses_common_js(&scanned) => {
                         return parse(path, source, SourceType::mjs(), Form::Module);
                     }
-                    Ok(_) => {}
-                    // Only a package's file may be valid as CommonJS and not as a module.
-                    Err(error) if !packaged => return Err(error),
-                    Err(_) => {}
+                    // It may be valid as CommonJS only.
+                    Err(error) if plain == Form::Module => {
+                        return parse(path, source, SourceType::cjs(), Form::CommonJs)
+                            .ok()
+                            .filter(uses_common_js)
+                            .ok_or(error);
+                    }
+                    Ok(_) | Err(_) => {}
                 }
             }
             parse(path, source, SourceType::cjs(), Form::CommonJs)
@@ -165,7 +169,7 @@ pub(super) fn scan(path: &str, source: &str, language: Language) -> Result<Scann
 }
 
 fn uses_common_js(scanned: &Scanned) -> bool {
-    scanned.globals.iter().any(|name| ["require", "module", "exports"].contains(name))
+    ["require", "module", "exports"].iter().any(|name| scanned.globals.contains(name))
 }
 
 fn parse(path: &str, source: &str, kind: SourceType, form: Form) -> Result<Scanned, SyntaxError> {
@@ -199,17 +203,13 @@ fn parse(path: &str, source: &str, kind: SourceType, form: Form) -> Result<Scann
         Form::Module if program.source_type.is_module() => Form::Module,
         _ => Form::CommonJs,
     };
-    let globals = COMMON_JS_GLOBALS.into_iter().filter(|name| {
-        scoping.root_unresolved_references().iter().any(|(unresolved, _)| unresolved.as_str() == *name)
-    });
-    let globals = globals.collect();
     let mut scanner = Scanner {
         source,
         scoping: &scoping,
         form,
         guards: 0,
         namespaces: HashMap::new(),
-        scanned: Scanned { form, globals, ..Scanned::json() },
+        scanned: Scanned { form, ..Scanned::json() },
     };
     scanner.statements(&program);
     scanner.visit_program(&program);
@@ -342,7 +342,13 @@ impl Scanner<'_> {
         matches!(expression, Expression::Identifier(one) if one.name == name && is_global(one, self.scoping))
     }
 
-    /// `exports`, `module.exports` or, at the top level, `this`.
+    /// The name, if it is one of CommonJS and not declared in the module.
+    fn common_js_global(&self, identifier: &IdentifierReference<'_>) -> Option<&'static str> {
+        let name = COMMON_JS_GLOBALS.into_iter().find(|name| identifier.name == *name)?;
+        is_global(identifier, self.scoping).then_some(name)
+    }
+
+    /// `exports` or `module.exports`.
     fn is_exports(&self, expression: &Expression<'_>) -> bool {
         match expression {
             Expression::StaticMemberExpression(member) => self.is_module_exports(member),
@@ -477,6 +483,19 @@ impl<'a> Visit<'a> for Scanner<'_> {
             }
         }
         walk::walk_expression(self, expression);
+    }
+
+    fn visit_identifier_reference(&mut self, identifier: &IdentifierReference<'a>) {
+        self.scanned.globals.extend(self.common_js_global(identifier));
+    }
+
+    fn visit_unary_expression(&mut self, unary: &UnaryExpression<'a>) {
+        if unary.operator == UnaryOperator::Typeof
+            && let Expression::Identifier(identifier) = &unary.argument
+        {
+            self.scanned.optional.extend(self.common_js_global(identifier));
+        }
+        walk::walk_unary_expression(self, unary);
     }
 
     fn visit_static_member_expression(&mut self, member: &StaticMemberExpression<'a>) {
