@@ -5,6 +5,7 @@ mod coordinator;
 mod dev;
 mod policy;
 mod run;
+mod self_check;
 mod store;
 mod test;
 mod users;
@@ -28,6 +29,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Client(command) => edgefaas_client::commands::run(&command, &global),
         Command::Policy(args) => as_client(policy::run(&args, &global)),
         Command::Store(args) => store::run(&args, &global),
+        Command::SelfCheck(args) => self_check::run(&args, &global),
         Command::Users(args) => as_client(users::run(&args, &global)),
         Command::Compile(args) => return compile::compile(&args),
         Command::DryRun(args) => return compile::dry_run(&args),

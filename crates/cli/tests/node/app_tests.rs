@@ -144,7 +144,10 @@ test("works", () => {});
     let (code, stdout, stderr) = run(&folder, &["--junit", "junit.xml"]);
     assert_eq!(code, Some(5), "{stderr}");
     assert!(stderr.ends_with("error: 2 of 3 tests failed\n"), "{stderr}");
-    assert!(stdout.contains("FAILED   counts (") && stdout.contains("the values are not the same"), "{stdout}");
+    assert!(
+        stdout.contains("FAILED   counts (") && stdout.contains("the values are not the same"),
+        "{stdout}"
+    );
     assert!(stdout.contains("expected: 2") && stdout.contains("actual:   1"), "{stdout}");
     assert!(stdout.contains("rooms.test.js:5"), "the place: {stdout}");
     assert!(stdout.contains("info count: opened: doors/north/opened"), "the log: {stdout}");
@@ -155,7 +158,10 @@ test("works", () => {});
 
     let (code, stdout, _) = run(&folder, &["-o", "json"]);
     let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
-    assert_eq!((code, &json["failed"], &json["tests"][0]["result"]), (Some(5), &2.into(), &"failed".into()));
+    assert_eq!(
+        (code, &json["failed"], &json["tests"][0]["result"]),
+        (Some(5), &2.into(), &"failed".into())
+    );
 }
 
 #[test]
@@ -186,7 +192,8 @@ fn the_greenhouse_passes_its_tests() {
     let home = tempfile::tempdir().unwrap();
     let greenhouse = repository().join("examples/greenhouse");
     let output = edgefaas(home.path()).arg("test").arg(greenhouse).output().unwrap();
-    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (stdout, stderr) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{stdout}{stderr}");
     assert!(stdout.ends_with("5 passed, 0 failed, 0 skipped\n"), "{stdout}");
 }

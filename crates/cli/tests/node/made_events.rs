@@ -31,7 +31,10 @@ fn each_kind_of_event_reaches_the_function() {
     node.ok(&["deploy", home.path().join("flow.yaml").to_str().unwrap()]);
 
     let http = echoed(&node, &["--http", "post", "/rooms?floor=2", "-H", "Accept: text/html", "-d", "x"]);
-    assert_eq!((&http["kind"], &http["method"], &http["path"]), (&json!("http"), &json!("POST"), &json!("/rooms")));
+    assert_eq!(
+        (&http["kind"], &http["method"], &http["path"]),
+        (&json!("http"), &json!("POST"), &json!("/rooms"))
+    );
     assert_eq!((&http["query"], &http["body"]), (&json!("floor=2"), &json!("x")));
     assert_eq!(http["headers"], json!([["accept", "text/html"]]));
 
@@ -46,9 +49,15 @@ fn each_kind_of_event_reaches_the_function() {
 
     assert_eq!(echoed(&node, &["-d", "set"])["kind"], "call");
     let change = echoed(&node, &["--object", "room", "people", "-d", "5"]);
-    assert_eq!((&change["kind"], &change["object"], &change["field"]), (&json!("object"), &json!("room"), &json!("people")));
+    assert_eq!(
+        (&change["kind"], &change["object"], &change["field"]),
+        (&json!("object"), &json!("room"), &json!("people"))
+    );
     let body: Value = serde_json::from_str(change["body"].as_str().unwrap()).unwrap();
-    assert_eq!((&body["type"], &body["previous"], &body["value"]), (&json!("counter"), &json!(3), &json!(5)));
+    assert_eq!(
+        (&body["type"], &body["previous"], &body["value"]),
+        (&json!("counter"), &json!(3), &json!(5))
+    );
     let deleted = echoed(&node, &["--object", "room", "people"]);
     let body: Value = serde_json::from_str(deleted["body"].as_str().unwrap()).unwrap();
     assert_eq!((&body["deleted"], &body["value"]), (&json!(true), &json!(null)));
