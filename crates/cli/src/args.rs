@@ -48,6 +48,9 @@ pub enum UserCommand {
     /// Check the stored data of a stopped node
     #[command(subcommand)]
     Store(Store),
+    /// Check whether a node would run here, and what makes it slow
+    #[command(alias = "doctor")]
+    SelfCheck(SelfCheck),
     /// Add, change and remove users of the MQTT broker; reload users, rules and certificates
     #[command(subcommand)]
     Users(Users),
@@ -122,6 +125,12 @@ pub enum Policy {
 pub enum Store {
     /// Read all stored data, and name missing and damaged files
     Check(StoreCheck),
+}
+
+#[derive(Debug, Args)]
+pub struct SelfCheck {
+    #[command(flatten)]
+    pub listen: Listen,
 }
 
 #[derive(Debug, Args)]

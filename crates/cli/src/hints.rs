@@ -12,11 +12,13 @@ pub fn hints(manifest: &Manifest, addresses: &Addresses) -> Vec<String> {
     for (name, function) in &manifest.functions {
         for trigger in &function.triggers {
             let line = match trigger {
-                Trigger::Mqtt { filter, .. } => format!(
-                    "mosquitto_pub -h {} -p {} -t '{}' -m '{{}}'",
+                Trigger::Mqtt { filter, example, .. } => format!(
+                    "mosquitto_pub -h {} -p {} -t '{}' -m '{}'",
                     addresses.mqtt.ip(),
                     addresses.mqtt.port(),
-                    example_topic(filter)
+                    example_topic(filter),
+                    // Within single quotes of a shell.
+                    example.as_deref().unwrap_or("{}").replace('\'', r"'\''")
                 ),
                 Trigger::Http { path, methods, .. } => {
                     let method = match methods.first().map(String::as_str) {
@@ -28,8 +30,9 @@ pub fn hints(manifest: &Manifest, addresses: &Addresses) -> Vec<String> {
                 Trigger::Cron { schedule } => format!("# {name} runs on schedule: {schedule}"),
                 Trigger::Object { object, .. } => format!("# {name} runs when object {object} changes"),
             };
-            // Functions may share a filter.
-            if !lines.contains(&line) {
+            // Functions may share a filter, of which one has an example.
+            let topic = line.split(" -m ").next().unwrap_or_default();
+            if !lines.iter().any(|known| known.split(" -m ").next() == Some(topic)) {
                 lines.push(line);
             }
         }
@@ -70,7 +73,7 @@ mod tests {
             [functions.f]
             main = "f.js"
             triggers = [
-                { mqtt = "a/+/b/#" },
+                { mqtt = "a/+/b/#", example = "it's" },
                 { http = "/a/{room}/x" },
                 { http = "/b", methods = ["POST"] },
                 { cron = "* * * * *" },
@@ -95,7 +98,7 @@ mod tests {
         assert_eq!(
             hints(&manifest, &addresses),
             [
-                "mosquitto_pub -h 127.0.0.1 -p 1884 -t 'a/1/b/1' -m '{}'",
+                "mosquitto_pub -h 127.0.0.1 -p 1884 -t 'a/1/b/1' -m 'it'\\''s'",
                 "curl 'http://127.0.0.1:8080/a/1/x'",
                 "curl -X POST 'http://127.0.0.1:8080/b'",
                 "# f runs on schedule: * * * * *",

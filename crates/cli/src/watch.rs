@@ -90,6 +90,10 @@ fn gitignore(root: &Path) -> Gitignore {
 
 fn is_hidden(root: &Path, ignored: &Gitignore, path: &Path) -> bool {
     let Ok(inside) = path.strip_prefix(root) else { return true };
+    // The secrets of `edgefaas dev`.
+    if inside == Path::new(".env") {
+        return false;
+    }
     // Cargo makes `target` under a temporary name, `targetXXXXXX`.
     let building = |name: &str| name.strip_prefix("target").is_some_and(|rest| rest.len() == 6);
     let hidden = |name: &str| {

@@ -129,3 +129,76 @@ async fn a_node_takes_all_the_open_files_it_may_have() {
     assert_eq!(files[0], files[1], "{limits}");
     node.kill().await.unwrap();
 }
+
+#[tokio::test]
+async fn secrets_come_from_a_private_env_file_and_workflows_show_their_progress() {
+    let home = tempfile::tempdir().unwrap();
+    let made = edgefaas(home.path(), &["new", "shop", "--lang", "js", "--template", "workflow"]);
+    assert!({ made }.output().await.unwrap().status.success());
+    let app = home.path().join("shop");
+    let ignored = fs::read_to_string(app.join(".gitignore")).unwrap();
+    assert!(ignored.lines().any(|line| line == "/.env"), "{ignored}");
+    let manifest = fs::read_to_string(app.join("edgefaas.toml")).unwrap();
+    fs::write(app.join("edgefaas.toml"), manifest + "secrets = [\"API_KEY\"]\n").unwrap();
+    let source = "export default (event, { secrets }) => ({ total: 24, key: secrets.API_KEY ?? null });\n";
+    fs::write(app.join("functions/shop.js"), source).unwrap();
+    let write = |text: &str, mode: u32| {
+        fs::write(app.join(".env"), text).unwrap();
+        fs::set_permissions(app.join(".env"), fs::Permissions::from_mode(mode)).unwrap();
+    };
+
+    // From the app's own folder, without a path.
+    let free = "127.0.0.1:0";
+    let mut dev = edgefaas(&app, &["dev", "--http", free, "--mqtt", free, "--control", free])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = BufReader::new(dev.stdout.take().unwrap()).lines();
+    let mut stderr = BufReader::new(dev.stderr.take().unwrap()).lines();
+    let ready = line_with(&mut stdout, "ready ").await;
+    line_with(&mut stderr, "reads secret `API_KEY`, which is not set").await;
+
+    write("API_KEY=geheim\n", 0o644);
+    line_with(&mut stderr, "chmod 600").await;
+    write("API_KEY='s3cret'\n", 0o600);
+    line_with(&mut stderr, "secrets of .env: API_KEY").await;
+    line_with(&mut stderr, "is live").await;
+    let below = app.join("functions");
+    let called = edgefaas(&below, &["invoke", "shop-price", "-d", "{}"]).output().await.unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&called.stdout).trim(),
+        r#"{"total":24,"key":"s3cret"}"#,
+        "from below the app"
+    );
+
+    let invoked = edgefaas(&app, &["invoke", "shop", "-d", r#"{"pieces": 6}"#]).output().await.unwrap();
+    assert!(invoked.status.success(), "{}", String::from_utf8_lossy(&invoked.stderr));
+    let started = line_with(&mut stderr, "started").await;
+    assert!(started.starts_with("workflow shop "), "{started}");
+    line_with(&mut stderr, "price completed").await;
+    line_with(&mut stderr, "completed").await;
+
+    // Pages of a development server on this machine.
+    let http = ready.split_whitespace().find_map(|word| word.strip_prefix("http=http://")).unwrap();
+    let mut page = tokio::net::TcpStream::connect(http).await.unwrap();
+    let head = "OPTIONS /fn/shop-price HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\norigin: http://localhost:5173\r\n";
+    let head = format!("{head}access-control-request-method: POST\r\n\r\n");
+    tokio::io::AsyncWriteExt::write_all(&mut page, head.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    tokio::io::AsyncReadExt::read_to_string(&mut page, &mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 204") && answer.contains("http://localhost:5173"), "{answer}");
+
+    // A copy of the program finds the node too.
+    let copy = home.path().join("copy-of-edgefaas");
+    fs::copy(env!("CARGO_BIN_EXE_edgefaas"), &copy).unwrap();
+    let mut listing = Command::new(&copy);
+    listing.arg("list").current_dir(&below).env_remove("EDGEFAAS_NODE").env_remove("EDGEFAAS_TOKEN");
+    let listed = listing.env("EDGEFAAS_DATA_DIR", home.path().join("none")).output().await.unwrap();
+    assert!(String::from_utf8_lossy(&listed.stdout).contains("shop-price"), "{listed:?}");
+
+    dev.kill().await.unwrap();
+    let gone = edgefaas(&app, &["list"]).output().await.unwrap();
+    let stderr = String::from_utf8_lossy(&gone.stderr).into_owned();
+    assert!(stderr.contains("dev.json does not count") && stderr.contains("has ended"), "{stderr}");
+}

@@ -243,9 +243,12 @@ pub struct Invoke {
 pub struct Logs {
     /// The function [default: all functions]
     pub name: Option<String>,
-    /// Follow new lines
+    /// Follow new lines; if the node goes, the exit code is 3
     #[arg(short, long)]
     pub follow: bool,
+    /// If the node goes, wait until it is back and follow it again
+    #[arg(long, requires = "follow")]
+    pub reconnect: bool,
     /// Show at most N of the kept lines
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub tail: Option<u32>,

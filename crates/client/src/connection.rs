@@ -194,7 +194,11 @@ impl Token {
 }
 
 async fn find(global: &Global) -> anyhow::Result<(Channel, Bearer)> {
-    let dev = std::env::current_dir().ok().and_then(|folder| dev_file::find(&folder));
+    let (dev, not_counted) =
+        std::env::current_dir().map(|folder| dev_file::find(&folder)).unwrap_or_default();
+    if global.node.is_none() && global.data_dir.is_none() {
+        not_counted.iter().for_each(|reason| eprintln!("warning: {reason}"));
+    }
     // The endpoint of a node on this machine that speaks TLS.
     let local = local_endpoint(global.data_dir.as_deref());
     let url = match (&global.node, &dev, &global.data_dir) {

@@ -94,68 +94,148 @@ pub fn write(app_root: &Path, node: &DevNode) -> io::Result<Written> {
     Ok(Written(path))
 }
 
-/// The node of the nearest folder at or above `start` whose process still runs.
-///
-/// Folders above may belong to other users. A file counts only if this user owns it, no other user can read
-/// it, and it names a process of the same program that listens on the loopback interface.
-pub fn find(start: &Path) -> Option<DevNode> {
-    start.ancestors().find_map(|folder| {
-        let text = read_own(&folder.join(FOLDER).join(FILE)).ok()??;
-        let node: DevNode = serde_json::from_slice(&text).ok()?;
-        (is_loopback(&node.control) && runs_this_program(node.pid)).then_some(node)
-    })
+/// A file that does not count, with the reason.
+#[derive(Debug, thiserror::Error)]
+pub enum NotCounted {
+    /// The system does not give it, or it is a link.
+    #[error("{} does not count: {error}", path.display())]
+    Unreadable {
+        /// Path of the file.
+        path: PathBuf,
+        /// Error of the system.
+        error: io::Error,
+    },
+    /// It is a folder, a pipe or a device.
+    #[error("{} does not count: it is no plain file", path.display())]
+    NotAFile {
+        /// Path of the file.
+        path: PathBuf,
+    },
+    /// Another user owns it.
+    #[error("{} does not count: it belongs to the user {uid}, and not to you", path.display())]
+    OtherOwner {
+        /// Path of the file.
+        path: PathBuf,
+        /// Its owner.
+        uid: u32,
+    },
+    /// Other users have access to it.
+    #[error("{} does not count: other users have access to it (mode {mode:o}); run `chmod 600` on it", path.display())]
+    Exposed {
+        /// Path of the file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// It is not JSON of the known form.
+    #[error("{} does not count: it cannot be read: {error}", path.display())]
+    Malformed {
+        /// Path of the file.
+        path: PathBuf,
+        /// The parser's error.
+        error: serde_json::Error,
+    },
+    /// Its node may be on another machine.
+    #[error("{} does not count: {control} is no address of this machine's loopback; name the node with --node", path.display())]
+    Elsewhere {
+        /// Path of the file.
+        path: PathBuf,
+        /// The URL in it.
+        control: String,
+    },
+    /// Its process has ended without removing it.
+    #[error("{} does not count: its `edgefaas dev` (process {pid}) has ended; start it again", path.display())]
+    Ended {
+        /// Path of the file.
+        path: PathBuf,
+        /// The process.
+        pid: u32,
+    },
 }
 
-/// The content of a plain file that this user owns and no other user has access to.
-fn read_own(path: &Path) -> io::Result<Option<Vec<u8>>> {
+/// The node of the nearest folder at or above `start` that counts, and the nearer files that do not.
+///
+/// Folders above may belong to other users. A file counts only if this user owns it, no other user can read it, and it names a process
+/// that runs and an address of the loopback interface. Its token is sent only to a node that proves to hold it.
+pub fn find(start: &Path) -> (Option<DevNode>, Vec<NotCounted>) {
+    let mut not_counted = Vec::new();
+    for folder in start.ancestors() {
+        match read(folder.join(FOLDER).join(FILE)) {
+            Ok(Some(node)) => return (Some(node), not_counted),
+            Ok(None) => {}
+            Err(reason) => not_counted.push(reason),
+        }
+    }
+    (None, not_counted)
+}
+
+/// The node in a plain file that this user owns and no other user has access to; `None` without a file.
+fn read(path: PathBuf) -> Result<Option<DevNode>, NotCounted> {
     // Do not follow a link, do not wait for a pipe.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
-    let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    let metadata = file.metadata()?;
-    let own = metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & OTHERS == 0;
-    if !own || !metadata.is_file() {
-        return Ok(None);
+    let file = match fs::OpenOptions::new().read(true).custom_flags(flags).open(&path) {
+        Ok(file) => file,
+        // Folders that others have closed have no file for this user.
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::NotFound | ErrorKind::NotADirectory | ErrorKind::PermissionDenied
+            ) =>
+        {
+            return Ok(None);
+        }
+        Err(error) => return Err(NotCounted::Unreadable { path, error }),
+    };
+    let metadata = match file.metadata() {
+        Ok(metadata) => metadata,
+        Err(error) => return Err(NotCounted::Unreadable { path, error }),
+    };
+    if !metadata.is_file() {
+        return Err(NotCounted::NotAFile { path });
+    }
+    if metadata.uid() != rustix::process::geteuid().as_raw() {
+        return Err(NotCounted::OtherOwner { path, uid: metadata.uid() });
+    }
+    if metadata.mode() & OTHERS != 0 {
+        return Err(NotCounted::Exposed { path, mode: metadata.mode() & 0o777 });
     }
     let mut text = Vec::new();
-    file.take(MAX_BYTES).read_to_end(&mut text)?;
-    Ok(Some(text))
-}
-
-/// Works for processes of this user (for root: all).
-fn runs_this_program(pid: u32) -> bool {
-    let exe = |process: &str| Path::new("/proc").join(process).join("exe");
-    let (theirs, ours) = (exe(&pid.to_string()), exe("self"));
-    let file = |path: &Path| fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()));
-    if file(&theirs).is_some_and(|theirs| file(&ours) == Some(theirs)) {
-        return true;
+    if let Err(error) = file.take(MAX_BYTES).read_to_end(&mut text) {
+        return Err(NotCounted::Unreadable { path, error });
     }
-    match (fs::read_link(theirs), fs::read_link(ours)) {
-        (Ok(theirs), Ok(ours)) => same_path(&theirs, &ours),
-        _ => false,
-    }
-}
-
-/// Also true if a rebuild replaced the file after one of the two started.
-fn same_path(a: &Path, b: &Path) -> bool {
-    let path = |path: &Path| {
-        let bytes = path.as_os_str().as_encoded_bytes();
-        bytes.strip_suffix(b" (deleted)").unwrap_or(bytes).to_vec()
+    let node: DevNode = match serde_json::from_slice(&text) {
+        Ok(node) => node,
+        Err(error) => return Err(NotCounted::Malformed { path, error }),
     };
-    path(a) == path(b)
+    if !is_loopback(&node.control) {
+        return Err(NotCounted::Elsewhere { path, control: node.control });
+    }
+    if !Path::new("/proc").join(node.pid.to_string()).exists() {
+        return Err(NotCounted::Ended { path, pid: node.pid });
+    }
+    Ok(Some(node))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Command, Stdio};
-
     use super::*;
+
+    fn found(start: &Path) -> Option<DevNode> {
+        find(start).0
+    }
+
+    fn reason(start: &Path) -> String {
+        let (node, reasons) = find(start);
+        assert_eq!(node, None);
+        reasons[0].to_string()
+    }
 
     #[test]
     fn found_from_below_while_its_process_lives() {
         let app = tempfile::tempdir().unwrap();
         let below = app.path().join("a/b");
         fs::create_dir_all(&below).unwrap();
-        assert_eq!(find(&below), None);
+        assert_eq!(found(&below), None);
 
         let mut node = DevNode {
             control: "http://127.0.0.1:1".into(),
@@ -166,14 +246,14 @@ mod tests {
         let written = write(app.path(), &node).unwrap();
         let mode = fs::metadata(&written.0).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert_eq!(find(&below), Some(node.clone()));
+        assert_eq!(found(&below), Some(node.clone()));
         drop(written);
-        assert_eq!(find(&below), None, "removed at the end");
+        assert_eq!(found(&below), None, "removed at the end");
 
         // Process ids end well below this.
         node.pid = u32::MAX;
         let _stale = write(app.path(), &node).unwrap();
-        assert_eq!(find(&below), None, "left behind by a process that was killed");
+        assert!(reason(&below).contains("has ended"), "left behind by a process that was killed");
     }
 
     fn own_node() -> DevNode {
@@ -190,40 +270,27 @@ mod tests {
         let app = tempfile::tempdir().unwrap();
         let node = own_node();
         let written = write(app.path(), &node).unwrap();
-        assert_eq!(find(app.path()), Some(node.clone()), "as written, it counts");
+        assert_eq!(found(app.path()), Some(node.clone()), "as written, it counts");
 
         for mode in [0o640, 0o604, 0o660] {
             fs::set_permissions(&written.0, fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(find(app.path()), None, "mode {mode:o}");
+            assert!(reason(app.path()).contains(&format!("mode {mode:o}")), "mode {mode:o}");
         }
         if rustix::process::geteuid().is_root() {
             fs::set_permissions(&written.0, fs::Permissions::from_mode(0o600)).unwrap();
             std::os::unix::fs::chown(&written.0, Some(65_534), None).unwrap();
-            assert_eq!(find(app.path()), None, "another user's");
+            assert!(reason(app.path()).contains("belongs to the user 65534"));
         }
 
         let elsewhere = DevNode { control: "http://192.0.2.1:7070".into(), ..node.clone() };
         let _elsewhere = write(app.path(), &elsewhere).unwrap();
-        assert_eq!(find(app.path()), None, "another machine");
-
-        let mut other = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let _other = write(app.path(), &DevNode { pid: other.id(), ..node.clone() }).unwrap();
-        assert_eq!(find(app.path()), None, "another program");
-        drop(other.stdin.take());
-        other.wait().unwrap();
+        assert!(reason(app.path()).contains("http://192.0.2.1:7070 is no address"));
 
         let written = write(app.path(), &node).unwrap();
         let moved = app.path().join("moved.json");
         fs::rename(&written.0, &moved).unwrap();
         std::os::unix::fs::symlink(&moved, &written.0).unwrap();
-        assert_eq!(find(app.path()), None, "a link");
-    }
-
-    #[test]
-    fn a_program_is_itself_after_a_rebuild() {
-        let (old, new) = (Path::new("/bin/edgefaas (deleted)"), Path::new("/bin/edgefaas"));
-        assert!(same_path(old, new) && same_path(new, old) && same_path(new, new));
-        assert!(!same_path(old, Path::new("/tmp/edgefaas")));
+        assert!(reason(app.path()).contains("does not count"), "a link");
     }
 
     #[test]

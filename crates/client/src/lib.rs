@@ -17,6 +17,7 @@ pub mod exit;
 mod fitting;
 pub mod input;
 mod known_nodes;
+mod other_port;
 pub mod output;
 mod pinned_tls;
 pub mod progress;

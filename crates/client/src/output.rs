@@ -280,6 +280,24 @@ impl<'a> From<&'a proto::App> for App<'a> {
     }
 }
 
+/// The header of [`app_row`].
+pub const APP_HEADER: [&str; 4] = ["APP", "REVISION", "DEPLOYED", "EARLIER REVISIONS"];
+
+/// The table row of an app: its live revision and those that a rollback can go back to, the last one first.
+pub fn app_row(app: &proto::App) -> Vec<String> {
+    let deployed = u64::try_from(app.deployed_unix_ms).unwrap_or_default();
+    let earlier = match earlier_revisions(app) {
+        none if none.is_empty() => "-".to_owned(),
+        earlier => earlier,
+    };
+    vec![app.name.clone(), short(&app.revision).to_owned(), since(deployed), earlier]
+}
+
+/// The short names of the revisions that a rollback can go back to, the last one first.
+pub fn earlier_revisions(app: &proto::App) -> String {
+    app.previous_revisions.iter().map(|revision| short(revision)).collect::<Vec<_>>().join(", ")
+}
+
 /// One table row for each function of an app.
 pub fn function_rows(app: &proto::App) -> Vec<Vec<String>> {
     let row = |function: &proto::Function| {

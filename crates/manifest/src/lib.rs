@@ -4,6 +4,7 @@
 
 mod addresses;
 mod check;
+mod cors;
 mod cron;
 mod diagnostic;
 mod hosts;
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 pub use addresses::AddressKind;
 pub use check::{NODE_TRIGGERS, glob_error, glob_matches, is_asset_name, is_name, is_secret_name};
+pub use cors::{CorsOrigin, CorsOriginError};
 pub use cron::{CronError, next_after, parse_cron};
 pub use diagnostic::{ManifestError, Problem};
 pub use hosts::{HttpPattern, TcpHost, TcpTarget, address_of, may_lead_to};
@@ -169,6 +171,8 @@ pub enum Trigger {
         qos: u8,
         /// Messages of one topic run one after another, in order. False by default.
         ordered: bool,
+        /// A payload for the line that `edgefaas dev` suggests. It has no effect on the node.
+        example: Option<String>,
     },
     /// A request at the gateway.
     Http {
@@ -178,6 +182,8 @@ pub enum Trigger {
         methods: Vec<String>,
         /// Credentials of a request; by default none on loopback, elsewhere the gateway token.
         auth: Option<HttpAuth>,
+        /// Origins whose pages may send requests, beside those that the gateway permits; none by default.
+        cors: Vec<CorsOrigin>,
     },
     /// A schedule; see [`parse_cron`].
     Cron {
@@ -209,7 +215,7 @@ pub enum HttpAuth {
 impl fmt::Display for Trigger {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Mqtt { filter, consume, qos, ordered } => {
+            Self::Mqtt { filter, consume, qos, ordered, .. } => {
                 write!(out, "mqtt {filter}")?;
                 let qos = (*qos > 0).then(|| format!("qos {qos}"));
                 let words = [qos.as_deref(), consume.then_some("consumes"), ordered.then_some("in order")];

@@ -11,6 +11,7 @@ use toml::de::DeTable;
 use super::check::{
     NAME_RULE, NODE_TRIGGERS, glob_error, http_path_error, is_asset_name, is_name, is_secret_name,
 };
+use super::cors::CorsOrigin;
 use super::cron::parse_cron;
 use super::diagnostic::{ManifestError, Problems};
 use super::nodes::{nodes, placement};
@@ -222,8 +223,8 @@ fn main(item: &Item<'_>, problems: &mut Problems) -> Option<String> {
 
 fn trigger(item: &Item<'_>, paths: &mut HttpPaths, problems: &mut Problems) -> Option<Trigger> {
     const KINDS: [(&str, &[&str]); 4] = [
-        ("mqtt", &["mqtt", "qos", "consume", "order_by"]),
-        ("http", &["http", "methods", "auth"]),
+        ("mqtt", &["mqtt", "qos", "consume", "order_by", "example"]),
+        ("http", &["http", "methods", "auth", "cors"]),
         ("cron", &["cron"]),
         ("object", &["object", "field", "origin"]),
     ];
@@ -297,6 +298,7 @@ fn mqtt_trigger(main: &Item<'_>, table: &Table<'_>, problems: &mut Problems) -> 
         let help = "add `qos = 1`: messages are ordered on the disk, which does not store QoS 0";
         problems.add(&item.span, "`order_by` needs a `qos` of 1 or 2".into(), Some(help.into()));
     }
+    let example = table.get("example").and_then(|item| item.text(problems)).map(str::to_owned);
     let consume = table.get("consume").and_then(|item| item.boolean(problems)).unwrap_or(false);
     let filter = main.text(problems)?;
     if let Err(error) = validate_filter(filter) {
@@ -316,7 +318,7 @@ fn mqtt_trigger(main: &Item<'_>, table: &Table<'_>, problems: &mut Problems) -> 
         problems.add(&main.span, message, Some(help));
         return None;
     }
-    Some(Trigger::Mqtt { filter: filter.to_owned(), consume, qos, ordered })
+    Some(Trigger::Mqtt { filter: filter.to_owned(), consume, qos, ordered, example })
 }
 
 fn http_trigger(
@@ -331,6 +333,13 @@ fn http_trigger(
         "jwt" => HttpAuth::Jwt,
         _ => HttpAuth::None,
     });
+    let mut cors = Vec::new();
+    for (text, span) in table.get("cors").map(|item| item.texts(problems)).unwrap_or_default() {
+        match text.parse::<CorsOrigin>() {
+            Ok(origin) => cors.push(origin),
+            Err(error) => problems.add(&span, error.to_string(), None),
+        }
+    }
     let mut methods = Vec::new();
     if let Some(item) = table.get("methods") {
         let items = item.items(problems);
@@ -354,7 +363,7 @@ fn http_trigger(
         return None;
     }
     paths.add(main, path, &methods, problems);
-    Some(Trigger::Http { path: path.to_owned(), methods, auth })
+    Some(Trigger::Http { path: path.to_owned(), methods, auth, cors })
 }
 
 /// The paths of a manifest so far, to detect conflicts.

@@ -37,12 +37,25 @@ fn every_supported_key() {
     assert_eq!(
         comfort.triggers,
         [
-            Trigger::Mqtt { filter: "greenhouse/+/climate".into(), consume: true, qos: 0, ordered: false },
-            Trigger::Mqtt { filter: "orders/#".into(), consume: false, qos: 2, ordered: false },
+            Trigger::Mqtt {
+                filter: "greenhouse/+/climate".into(),
+                consume: true,
+                qos: 0,
+                ordered: false,
+                example: None
+            },
+            Trigger::Mqtt {
+                filter: "orders/#".into(),
+                consume: false,
+                qos: 2,
+                ordered: false,
+                example: None
+            },
             Trigger::Http {
                 path: "/greenhouse/{room}".into(),
                 methods: vec!["GET".into(), "POST".into()],
-                auth: Some(HttpAuth::Token)
+                auth: Some(HttpAuth::Token),
+                cors: Vec::new()
             },
             Trigger::Cron { schedule: "*/5 * * * * *".into() },
         ]
@@ -54,7 +67,7 @@ fn every_supported_key() {
     assert_eq!(average.limits.queue.when_full, WhenFull::Block);
     assert_eq!(
         average.triggers,
-        [Trigger::Mqtt { filter: "in/+".into(), consume: false, qos: 1, ordered: true }]
+        [Trigger::Mqtt { filter: "in/+".into(), consume: false, qos: 1, ordered: true, example: None }]
     );
     assert_eq!(
         comfort.limits,

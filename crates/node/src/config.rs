@@ -11,6 +11,7 @@ use edgefaas_cluster::status::MAX_LABELS;
 use edgefaas_coordinator::WorkflowLimits;
 use edgefaas_isolates::engine::PoolConfig;
 use edgefaas_isolates::{Machine, MemoryLimit, PoolOverrides};
+use edgefaas_manifest::CorsOrigin;
 use edgefaas_platform::{LABEL_RULE, is_label, is_loopback};
 use edgefaas_state::store::{MIN_RESERVE_BYTES, WalSync};
 use serde::Deserialize;
@@ -57,6 +58,8 @@ pub struct NodeConfig {
     pub invocations: InvocationsSection,
     /// MQTT over WebSocket.
     pub websocket: WebSocketSection,
+    /// The HTTP gateway.
+    pub gateway: GatewaySection,
     /// Connections to other brokers.
     pub bridges: Vec<BridgeSection>,
     /// The logs of functions.
@@ -90,6 +93,7 @@ impl Default for NodeConfig {
             broker: BrokerSection::default(),
             invocations: InvocationsSection::default(),
             websocket: WebSocketSection::default(),
+            gateway: GatewaySection::default(),
             bridges: Vec::new(),
             logs: LogsSection::default(),
             cluster: ClusterSection::default(),
@@ -587,6 +591,20 @@ impl NodeConfig {
             count => count,
         }
     }
+}
+
+/// `[gateway]`
+#[derive(Debug, Clone, Default, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GatewaySection {
+    /// Origins whose pages may send requests to all functions and workflows; none by default.
+    #[serde(deserialize_with = "origins")]
+    pub cors: Vec<CorsOrigin>,
+}
+
+fn origins<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<CorsOrigin>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    texts.iter().map(|text| text.parse().map_err(serde::de::Error::custom)).collect()
 }
 
 /// `[websocket]`

@@ -21,8 +21,9 @@ mod settings;
 pub mod tls;
 mod trace_export;
 
+pub use bridge::local_subscription::{LocalSubscription, Received, SubscriptionError};
 pub use edgefaas_platform::Clock;
 pub use health::{Health, Readiness};
 pub use listeners::Addresses;
-pub use node::{BuildError, Node, RunError};
+pub use node::{BuildError, CACHE_KEY_FILE, Node, RunError};
 pub use platform::{Platform, Schedules};

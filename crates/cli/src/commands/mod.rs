@@ -6,6 +6,7 @@ mod dev;
 mod manual;
 mod policy;
 mod run;
+mod self_check;
 mod store;
 mod test;
 mod upgrade;
@@ -40,6 +41,7 @@ pub fn run(cli: Cli<Command>) -> anyhow::Result<ExitCode> {
         UserCommand::Upgrade(args) => as_client(upgrade::run(&args, &global)),
         UserCommand::Completions { shell } => manual::completions(shell),
         UserCommand::Man { folder } => manual::pages(&folder),
+        UserCommand::SelfCheck(args) => self_check::run(&args, &global),
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -25,6 +25,7 @@ pub async fn run(args: &List, global: &Global) -> anyhow::Result<()> {
     if args.nodes {
         return list_nodes(&apps);
     }
+    output::table(&output::APP_HEADER, apps.iter().map(output::app_row).collect())?;
     let (functions, workflows): (Vec<_>, Vec<_>) = (
         apps.iter().flat_map(output::function_rows).collect(),
         apps.iter().flat_map(output::workflow_rows).collect(),

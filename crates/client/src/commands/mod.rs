@@ -22,6 +22,8 @@ use anyhow::Context;
 use tokio::runtime::Builder;
 
 use crate::args::{Command, Global};
+use crate::exit::{self, Exit, Failure};
+use crate::other_port;
 
 /// Runs a command to its end, in a runtime of its own.
 ///
@@ -30,7 +32,7 @@ use crate::args::{Command, Global};
 pub fn run(command: &Command, global: &Global) -> anyhow::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build().context("no runtime")?;
     runtime.block_on(async {
-        match command {
+        let done = match command {
             Command::New(args) => new::run(args, global),
             Command::Build(args) => build::run(args, global).await,
             Command::Deploy(args) => deploy::run(args, global).await,
@@ -48,6 +50,13 @@ pub fn run(command: &Command, global: &Global) -> anyhow::Result<()> {
             Command::Trace(args) => trace::run(args, global).await,
             Command::Secrets(args) => secrets::run(args, global).await,
             Command::Login(args) => login::run(args, global).await,
+        };
+        let Err(error) = done else { return Ok(()) };
+        if matches!(exit::code(&error), Exit::Unreachable | Exit::Refused)
+            && let Some(reason) = other_port::recognise(global).await
+        {
+            return Err(Failure::new(Exit::Unreachable, reason));
         }
+        Err(error)
     })
 }

@@ -12,6 +12,15 @@ pub async fn run(args: &Rollback, global: &Global) -> anyhow::Result<()> {
     let mut client = connection::connect(global).await?;
     let (this_node, wait_ms) = (args.reach.this_node, args.reach.wait.wait_ms());
     let revision = args.to.clone().unwrap_or_default();
+    let before = client.list(proto::ListRequest::default()).await;
+    let before = before.map_err(|status| connection::failure(&status))?.into_inner().apps;
+    let live = before.into_iter().find(|app| app.name == args.name);
+    if let (None, Some(live)) = (&args.to, &live)
+        && let Some(last) = live.previous_revisions.first()
+    {
+        let (live, last) = (output::short(&live.revision), output::short(last));
+        eprintln!("rolling back {} from {live} to {last}, the revision before it", args.name);
+    }
     let request = proto::RollbackRequest { app: args.name.clone(), revision, this_node, wait_ms };
     let response = client.rollback(request).await.map_err(|status| connection::failure(&status))?;
     let proto::RollbackResponse { app, nodes } = response.into_inner();
@@ -20,7 +29,14 @@ pub async fn run(args: &Rollback, global: &Global) -> anyhow::Result<()> {
     if global.output == Format::Json {
         return output::json(&json!({ "app": output::App::from(&app), "nodes": app_nodes::json(&nodes) }));
     }
-    output::text(&format!("{} {} is live\n", app.name, output::short(&app.revision)))?;
+    let was =
+        live.map(|live| format!(", and no longer {}", output::short(&live.revision))).unwrap_or_default();
+    let earlier = output::earlier_revisions(&app);
+    output::text(&format!(
+        "{} {} is live{was}; `--to` can name {earlier}\n",
+        app.name,
+        output::short(&app.revision)
+    ))?;
     output::table(&output::FUNCTION_HEADER, output::function_rows(&app))?;
     match nodes.len() {
         0 | 1 => Ok(()),

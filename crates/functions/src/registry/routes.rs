@@ -6,7 +6,7 @@ use std::sync::Arc;
 use croner::Cron;
 use edgefaas_broker::topic::TopicFilter;
 use edgefaas_broker::{FilterTrie, QoS};
-use edgefaas_manifest::{Classes, HttpAuth, Origin, Trigger, parse_cron};
+use edgefaas_manifest::{Classes, CorsOrigin, HttpAuth, Origin, Trigger, parse_cron};
 use edgefaas_state::objects::WatchScope;
 use edgefaas_workflow::instance::start_filter;
 use edgefaas_workflow::program::RunWorkflow;
@@ -99,6 +99,8 @@ pub struct HttpTarget {
     pub function: Arc<LiveFunction>,
     /// The authentication that a request needs.
     pub auth: Option<HttpAuth>,
+    /// Origins whose pages may send requests.
+    pub cors: Vec<CorsOrigin>,
 }
 
 impl HttpRoute {
@@ -179,16 +181,17 @@ impl Routes {
                     reason,
                 };
                 match trigger {
-                    Trigger::Http { path, methods, auth } => {
+                    Trigger::Http { path, methods, auth, cors } => {
                         let route = http.entry(path.clone()).or_default();
                         let target = HttpTarget {
                             methods: methods.clone(),
                             function: function.clone(),
                             auth: *auth,
+                            cors: cors.clone(),
                         };
                         add_target(route, path, target)?;
                     }
-                    Trigger::Mqtt { filter, consume, qos, ordered } => {
+                    Trigger::Mqtt { filter, consume, qos, ordered, .. } => {
                         let filter = TopicFilter::new(filter.as_str())
                             .map_err(|error| invalid(error.to_string()))?;
                         let route = MqttRoute {

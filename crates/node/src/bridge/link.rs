@@ -207,7 +207,7 @@ fn tls_config(bridge: &Bridge) -> Result<rustls::ClientConfig, LinkError> {
 }
 
 /// An in-memory connection to this node's broker: one end for the bridge, and the future that serves the other end.
-fn local_end(broker: &Broker) -> (DuplexStream, impl Future<Output = ()> + Send) {
+pub(super) fn local_end(broker: &Broker) -> (DuplexStream, impl Future<Output = ()> + Send + use<>) {
     let (local, served) = tokio::io::duplex(LOCAL_BUFFER);
     let broker = broker.clone();
     // Not cancelled when the node stops: the bridge ends this connection itself.

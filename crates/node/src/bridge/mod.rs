@@ -7,12 +7,14 @@
 //! codec            packets of an MQTT client (rumqttc's codecs), both versions
 //! relay            translation of packets: no I/O, no clock
 //! link             one connection to the other broker and to this node's broker
+//! local_subscription  subscriptions of the program that runs the node
 //! records          records in the store
 //! ```
 
 mod codec;
 pub mod config;
 mod link;
+pub mod local_subscription;
 mod loop_prevention;
 mod records;
 mod relay;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use axum::response::{IntoResponse, Response};
 use edgefaas_functions::problem::{MEDIA_TYPE, Problem};
-use http::header::CONTENT_TYPE;
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::connections::ClientConnection;
@@ -60,15 +60,18 @@ pub(super) fn bad_request(problem: &Problem) -> Response {
 }
 
 fn refuse(headers: &HeaderMap) -> Response {
-    const DETAIL: &str = "the control port needs `authorization: Bearer TOKEN`; \
-                          the token is in the file `token` of the node's data directory";
+    const NONE: &str = "the control port needs `authorization: Bearer TOKEN`; \
+                        the token is in the file `token` of the node's data directory";
+    const WRONG: &str = "the token is wrong, it is not that of this node; \
+                         the right one is in the file `token` of the node's data directory";
+    let detail = if headers.contains_key(AUTHORIZATION) { WRONG } else { NONE };
     let grpc = headers
         .get(CONTENT_TYPE)
         .is_some_and(|media_type| media_type.as_bytes().starts_with(b"application/grpc"));
     if grpc {
-        return tonic::Status::unauthenticated(DETAIL).into_http();
+        return tonic::Status::unauthenticated(detail).into_http();
     }
-    let problem = Problem::new(401, "Not authorized", DETAIL).to_json();
+    let problem = Problem::new(401, "Not authorized", detail).to_json();
     let headers = [
         (CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE)),
         (http::header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),

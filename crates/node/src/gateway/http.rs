@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Gateway;
 use super::connection_slots::ConnectionSlot;
+use super::cors::Permitted;
 use super::reply_budget::Reservation;
 use super::request_head::{MAX_HEAD_BYTES, RequestHeads, Scanned};
 use super::response::{
@@ -77,7 +78,7 @@ pub async fn serve<S>(
                     }
                     reply
                 }
-                Ok(()) => handle(&gateway, &upgrade, &progress, request).await,
+                Ok(()) => for_page(&gateway, &upgrade, &progress, request).await,
             };
             slot.end_request();
             Ok::<_, Infallible>(reply)
@@ -149,6 +150,26 @@ pub async fn refuse(stream: &TcpStream, is_secure: bool) {
 /// Marks a reply as the last one of its connection.
 fn with_close(mut reply: HttpReply) -> HttpReply {
     reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    reply
+}
+
+/// Answers a request, also of a page of another site that is permitted.
+async fn for_page(
+    gateway: &Gateway,
+    upgrade: &WebSocketUpgrade,
+    progress: &Arc<WriteProgress>,
+    request: Request<Incoming>,
+) -> HttpReply {
+    let Some(permitted) = Permitted::of(gateway, &request) else {
+        return handle(gateway, upgrade, progress, request).await;
+    };
+    // Pipelined requests wait until the previous reply is sent.
+    progress.drained().await;
+    let mut reply = match permitted.preflight() {
+        Some(answer) => return answer,
+        None => handle(gateway, &upgrade.for_permitted_page(), progress, request).await,
+    };
+    permitted.permit(&mut reply);
     reply
 }
 

@@ -3,12 +3,14 @@
 //! ```text
 //! connection  connection_slots (limits), socket, write_timeout, write_progress, http (serves it, routes its requests)
 //! request     request_head (checks of RFC 9112), auth, request_body (memory limit), durable, workflow
+//! pages       cors (requests of pages of other sites)
 //! reply       response (HTTP responses), reply_budget (memory limit)
 //! WebSocket   websocket (upgrade), frames
 //! ```
 
 pub mod auth;
 pub mod connection_slots;
+mod cors;
 mod durable;
 mod frames;
 pub mod http;
@@ -28,6 +30,7 @@ use edgefaas_coordinator::Coordinator;
 use edgefaas_functions::durable::DurableQueue;
 use edgefaas_functions::invoker::Invoker;
 use edgefaas_functions::registry::Registry;
+use edgefaas_manifest::CorsOrigin;
 
 use self::auth::GatewayAuth;
 use self::reply_budget::ReplyBudget;
@@ -49,4 +52,6 @@ pub struct Gateway {
     pub bodies: BodyBudget,
     /// Memory limit of replies that are being sent.
     pub replies: ReplyBudget,
+    /// Origins whose pages may send requests to all paths.
+    pub cors: Vec<CorsOrigin>,
 }

@@ -74,7 +74,7 @@ impl WebSocketGateway {
         }
         let detail = format!(
             "pages of {origin:?} may not send requests to this node; to permit it, add the origin to \
-             `allowed_origins` under [websocket] in the node's configuration"
+             `cors` of the function's http trigger, or to `allowed_origins` under [websocket] in the node's configuration"
         );
         Err(Problem::new(403, "Origin not allowed", detail))
     }
@@ -118,11 +118,21 @@ impl WebSocketGateway {
     }
 }
 
+/// Permission of the page that sent a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Page {
+    /// Its origin is to be checked.
+    Unknown,
+    /// A setting of CORS permits its origin.
+    Permitted,
+}
+
 /// The possible upgrade of one connection to MQTT over WebSocket.
 #[derive(Clone)]
 pub struct WebSocketUpgrade {
     gateway: Arc<WebSocketGateway>,
     peer: SocketAddr,
+    page: Page,
     /// Set once an upgrade is accepted.
     accepted: Arc<Mutex<Option<OnUpgrade>>>,
 }
@@ -130,7 +140,12 @@ pub struct WebSocketUpgrade {
 impl WebSocketUpgrade {
     /// For a connection from `peer` that is not upgraded yet.
     pub fn new(gateway: Arc<WebSocketGateway>, peer: SocketAddr) -> Self {
-        Self { gateway, peer, accepted: Arc::default() }
+        Self { gateway, peer, page: Page::Unknown, accepted: Arc::default() }
+    }
+
+    /// The same for a request whose page is permitted by a setting of CORS.
+    pub fn for_permitted_page(&self) -> Self {
+        Self { page: Page::Permitted, ..self.clone() }
     }
 
     /// Address of the client.
@@ -144,6 +159,9 @@ impl WebSocketUpgrade {
     /// Status 403.
     pub fn check_page(&self, headers: &HeaderMap) -> Result<(), Problem> {
         self.gateway.check_host(headers)?;
+        if self.page == Page::Permitted {
+            return Ok(());
+        }
         self.gateway.check_site(headers)?;
         self.gateway.check_origin(headers)
     }

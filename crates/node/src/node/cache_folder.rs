@@ -7,8 +7,8 @@ use edgefaas_isolates::CacheFolder;
 use super::BuildError;
 use crate::config::NodeConfig;
 
-/// The key that authenticates compiled code, in the data directory.
-pub(super) const CACHE_KEY_FILE: &str = "cache-key";
+/// Name of the file in the data directory with the key that authenticates compiled code.
+pub const CACHE_KEY_FILE: &str = "cache-key";
 /// Compiled code takes at most this fraction (one in 4) of its file system, and leaves half of it free.
 const CACHE_SHARE: u64 = 4;
 /// Maximum free space that compiled code leaves.

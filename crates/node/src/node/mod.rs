@@ -31,6 +31,7 @@ use edgefaas_state::store::{BrokerStorage, DirLock, Store};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+pub use self::cache_folder::CACHE_KEY_FILE;
 use self::cache_folder::cache_folder;
 pub use self::error::{BuildError, RunError};
 use self::serving::Stages;
@@ -281,6 +282,7 @@ impl Node {
             coordinator: coordinator.clone(),
             bodies: BodyBudget::new(plan.body_bytes as usize),
             replies: ReplyBudget::new(plan.reply_bytes as usize),
+            cors: config.gateway.cors.clone(),
         });
         let gateway_connections = plan.gateway_connections as usize;
         let websocket = WebSocketGateway::new(

@@ -1,17 +1,13 @@
 //! Messages that pass the broker during a test.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
 use bytes::Bytes;
-use edgefaas_broker::TopicFilter;
+use edgefaas_broker::{Broker, TopicFilter};
+use edgefaas_node::{LocalSubscription, Received};
 use parking_lot::Mutex;
-use rumqttc::v5::mqttbytes::v5::Filter;
-use rumqttc::v5::mqttbytes::{QoS, v5::Packet};
-use rumqttc::v5::{AsyncClient, Event, MqttOptions};
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -74,39 +70,18 @@ impl Kept {
 }
 
 impl Messages {
-    /// Subscribes at the broker; returns when the subscription is acknowledged.
-    pub async fn subscribe(broker: SocketAddr) -> anyhow::Result<Self> {
-        let mut options = MqttOptions::new("edgefaas-test", broker.ip().to_string(), broker.port());
-        options.set_max_packet_size(Some(268_435_455)).set_receive_maximum(Some(1000));
-        let (client, mut events) = AsyncClient::new(options, 16);
-        let filter = |path: &str| {
-            let mut filter = Filter::new(path, QoS::ExactlyOnce);
-            filter.preserve_retain = true;
-            filter
-        };
-        client.subscribe_many([filter("#"), filter(BEGIN_TOPIC)]).await?;
-        loop {
-            let event = events.poll().await.context("the test cannot subscribe at its node")?;
-            if matches!(event, Event::Incoming(Packet::SubAck(_))) {
-                break;
-            }
-        }
+    /// Subscribes at the broker; returns when the subscription holds.
+    pub async fn subscribe(broker: &Broker) -> anyhow::Result<Self> {
+        let mut subscription =
+            LocalSubscription::open(broker, "edgefaas-test", &["#", BEGIN_TOPIC]).await?;
         let (sender, arrived) = watch::channel(0);
         let kept = Arc::<Mutex<Kept>>::default();
         let keeping = kept.clone();
         let task = tokio::spawn(async move {
-            // The subscription ends with the client.
-            let _client = client;
-            while let Ok(event) = events.poll().await {
-                let Event::Incoming(Packet::Publish(publish)) = event else { continue };
+            while let Ok(received) = subscription.next().await {
+                let Received { topic, payload, qos, retain } = received;
                 let mut kept = keeping.lock();
-                kept.push(Seen {
-                    number: 0,
-                    topic: String::from_utf8_lossy(&publish.topic).into_owned(),
-                    qos: publish.qos as u8,
-                    retain: publish.retain,
-                    payload: publish.payload,
-                });
+                kept.push(Seen { number: 0, topic, qos, retain, payload });
                 let next = kept.next;
                 drop(kept);
                 let _ = sender.send(next);

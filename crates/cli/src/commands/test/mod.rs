@@ -24,7 +24,7 @@ use serde_json::json;
 
 use self::door::{Behind, Door};
 use self::messages::Messages;
-use self::node::TestNode;
+use self::node::{SharedCode, TestNode};
 use self::report::{Counts, Outcome, Tested};
 use crate::args::Test;
 use crate::{log, node as nodes};
@@ -79,9 +79,9 @@ pub async fn run(args: &Test, global: &Global) -> anyhow::Result<()> {
 async fn run_files(args: &Test, global: &Global, app: &App, files: &[PathBuf]) -> anyhow::Result<()> {
     // Built once, for the nodes of all files.
     let request = deploy_request(app, app.build().await?, false)?;
-    let mut results = Vec::new();
+    let (mut results, mut code) = (Vec::new(), SharedCode::none()?);
     for (index, path) in files.iter().enumerate() {
-        let tests = run_file(args, app, path, request.clone(), index == 0).await;
+        let tests = run_file(args, app, path, request.clone(), &mut code, index == 0).await;
         let tests = tests.with_context(|| shown(app, path))?;
         let file = report::File { path: shown(app, path), tests };
         if global.output == Format::Table && !args.tap && !file.tests.is_empty() {
@@ -178,10 +178,11 @@ async fn run_file(
     app: &App,
     path: &Path,
     request: proto::DeployRequest,
+    code: &mut SharedCode,
     is_first: bool,
 ) -> anyhow::Result<Vec<Tested>> {
     let modules = app.test_modules(path).await?;
-    let node = TestNode::start().await?;
+    let node = TestNode::start(code).await?;
     let deployed =
         node.control.clone().deploy(request).await.map_err(|status| connection::failure(&status))?;
     if is_first {
@@ -193,7 +194,7 @@ async fn run_file(
         broker: node.broker.clone(),
         control: node.control.clone(),
         objects: node.objects.clone(),
-        messages: Messages::subscribe(node.addresses.mqtt).await?,
+        messages: Messages::subscribe(&node.broker).await?,
         runner: runner.clone(),
     })
     .await?;

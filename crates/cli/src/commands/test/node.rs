@@ -9,11 +9,30 @@ use edgefaas_broker::Broker;
 use edgefaas_client::connection::{self, Client, NodeUrl, ObjectsClient};
 use edgefaas_client::dev_file::control_url;
 use edgefaas_node::config::NodeConfig;
-use edgefaas_node::{Addresses, RunError, Schedules};
+use edgefaas_node::{Addresses, CACHE_KEY_FILE, RunError, Schedules};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::node;
+
+/// Code that a node of the tests has compiled, for the others, with the key that authenticates it.
+pub struct SharedCode {
+    folder: tempfile::TempDir,
+    key: Option<Vec<u8>>,
+}
+
+impl SharedCode {
+    /// No code.
+    pub fn none() -> anyhow::Result<Self> {
+        Ok(Self { folder: temporary_folder()?, key: None })
+    }
+}
+
+/// A folder that ends with the value.
+fn temporary_folder() -> anyhow::Result<tempfile::TempDir> {
+    let folder = tempfile::Builder::new().prefix("edgefaas-test-").tempdir();
+    folder.context("there is no folder for the data of the tests")
+}
 
 /// A running node.
 pub struct TestNode {
@@ -30,18 +49,27 @@ pub struct TestNode {
 }
 
 impl TestNode {
-    pub async fn start() -> anyhow::Result<Self> {
-        let data = tempfile::Builder::new().prefix("edgefaas-test-").tempdir();
-        let data = data.context("there is no folder for the data of the tests")?;
+    /// Starts a node that shares compiled code with the other nodes of the tests.
+    pub async fn start(code: &mut SharedCode) -> anyhow::Result<Self> {
+        let data = temporary_folder()?;
+        if let Some(key) = &code.key {
+            std::fs::write(data.path().join(CACHE_KEY_FILE), key)
+                .context("the key of compiled code cannot be written")?;
+        }
         let free = SocketAddr::from(([127, 0, 0, 1], 0));
         let config = NodeConfig {
             data_dir: data.path().to_owned(),
+            cache_dir: Some(code.folder.path().to_owned()),
             http: free,
             mqtt: free,
             control: free,
             ..NodeConfig::default()
         };
         let node = node::build_with(config, Schedules::Never).await?;
+        if code.key.is_none() {
+            let key = std::fs::read(data.path().join(CACHE_KEY_FILE));
+            code.key = Some(key.context("the key of compiled code cannot be read")?);
+        }
         let (addresses, broker) = (node.addresses(), node.broker().clone());
         let (token, gateway_token) = (node.token().to_owned(), read(data.path(), "http-token")?);
         let shutdown = CancellationToken::new();
@@ -77,8 +105,11 @@ impl TestNode {
 
     /// Ends the node.
     pub async fn stop(self) -> anyhow::Result<()> {
-        self.shutdown.cancel();
-        Ok(self.serving.await??)
+        let Self { control, objects, serving, shutdown, _data, .. } = self;
+        // The node waits some seconds for connections that are open.
+        drop((control, objects));
+        shutdown.cancel();
+        Ok(serving.await??)
     }
 }
 

@@ -1,9 +1,15 @@
 //! `edgefaas dev PATH`
 
+mod env_file;
+mod workflow_progress;
+
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use edgefaas_api::control as proto;
+use edgefaas_broker::Broker;
+use edgefaas_manifest::CorsOrigin;
 use edgefaas_node::Addresses;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +30,10 @@ use edgefaas_client::exit;
 use edgefaas_client::output;
 use edgefaas_client::type_check;
 
+/// Pages of development servers on this machine, which may send requests to the gateway.
+const LOCAL_PAGES: [&str; 4] =
+    ["http://localhost:*", "http://127.0.0.1:*", "https://localhost:*", "https://127.0.0.1:*"];
+
 pub async fn run(args: &Dev, global: &Global) -> anyhow::Result<()> {
     // Log lines of functions come over the control API.
     let _log = log::start("warn,edgefaas::function=off", global.output);
@@ -34,15 +44,16 @@ pub async fn run(args: &Dev, global: &Global) -> anyhow::Result<()> {
         Some(folder) => folder.clone(),
         None => dev_file::prepare(&root).with_context(|| cannot_write(&root))?,
     };
-    let config = node::config(&args.listen, Some(data_dir.clone()))?;
+    let mut config = node::config(&args.listen, Some(data_dir.clone()))?;
+    config.gateway.cors.extend(LOCAL_PAGES.iter().filter_map(|origin| origin.parse::<CorsOrigin>().ok()));
     node::check_ports(&config)?;
     let shutdown = node::shutdown_signal()?;
     let node = node::build(config).await?;
-    let addresses = node.addresses();
+    let (addresses, broker) = (node.addresses(), node.broker().clone());
     let fingerprint = node.fingerprint();
     let mut serving = tokio::spawn(node.run(shutdown.clone()));
 
-    let session = session(args, global.output, app, &addresses, fingerprint, &data_dir, &shutdown);
+    let session = session(args, global.output, app, broker, &addresses, fingerprint, &data_dir, &shutdown);
     tokio::select! {
         served = &mut serving => Ok(served??),
         result = session => {
@@ -57,6 +68,7 @@ async fn session(
     args: &Dev,
     format: Format,
     app: App,
+    broker: Broker,
     addresses: &Addresses,
     fingerprint: Option<String>,
     data_dir: &Path,
@@ -82,13 +94,17 @@ async fn session(
     announce_ready(addresses, fingerprint.as_deref(), data_dir, format)?;
     let _logs = AbortOnDropHandle::new(follow_logs(client.clone(), format));
 
+    let _progress = AbortOnDropHandle::new(tokio::spawn(workflow_progress::show(broker)));
+
     let mut shown = Vec::new();
+    let mut secrets = BTreeMap::new();
     let mut loaded = Ok(app);
     // Type errors are warnings, and delay no deploy. The next change ends the check.
     let mut _types;
     loop {
         let deployed = async {
             let app = loaded?;
+            set_secrets(&app, &mut secrets, &mut client).await?;
             let response = deploy::deploy(&app, false, &mut client).await?;
             anyhow::Ok((app, response))
         };
@@ -126,6 +142,40 @@ fn announce(app: &App, response: &proto::DeployResponse, addresses: &Addresses, 
         eprintln!("try:\n  {}", lines.join("\n  "));
         *shown = lines;
     }
+}
+
+/// Sets the secrets of the file `.env`, if they have changed since `known`, and removes those that it has no more.
+async fn set_secrets(
+    app: &App,
+    known: &mut BTreeMap<String, String>,
+    client: &mut Client,
+) -> anyhow::Result<()> {
+    if app.is_file {
+        return Ok(());
+    }
+    let secrets = env_file::read(&app.root)?;
+    if secrets == *known {
+        return Ok(());
+    }
+    let name_of_app = || app.manifest.app.clone();
+    for (name, value) in &secrets {
+        let (app, name, value) = (name_of_app(), name.clone(), value.clone());
+        let request = proto::SetSecretRequest { app, name, value, this_node: true };
+        client.set_secret(request).await.map_err(|status| connection::failure(&status))?;
+    }
+    for name in known.keys().filter(|name| !secrets.contains_key(*name)) {
+        let request =
+            proto::RemoveSecretRequest { app: name_of_app(), name: name.clone(), this_node: true };
+        client.remove_secret(request).await.map_err(|status| connection::failure(&status))?;
+    }
+    let names: Vec<&str> = secrets.keys().map(String::as_str).collect();
+    eprintln!(
+        "secrets of {}: {}",
+        env_file::FILE_NAME,
+        if names.is_empty() { "none".into() } else { names.join(", ") }
+    );
+    *known = secrets;
+    Ok(())
 }
 
 async fn show_type_errors(root: PathBuf) {
