@@ -7,5 +7,6 @@ mod boundary;
 mod convert;
 mod engine;
 mod fields;
+mod groups;
 mod natives;
 mod web;

@@ -3,6 +3,7 @@
 mod bodies;
 mod fetch;
 mod globals;
+mod intl;
 mod streams;
 
 use std::time::Duration;
