@@ -75,7 +75,7 @@ static GROUPS: &[Group] = &[
         with: "",
     },
     // Asked for by `intl_date` alone.
-    Group { name: "intl_zones", globals: &[], hints: &[".timeZoneName", "timeZoneName"], with: "" },
+    Group { name: "intl_zones", globals: &[], hints: &["timeZoneName"], with: "" },
     Group { name: "intl_text", globals: &[], hints: &[".ListFormat", ".RelativeTimeFormat"], with: "" },
     Group { name: "intl_collator", globals: &[], hints: &[".Collator", ".localeCompare"], with: "" },
     Group {

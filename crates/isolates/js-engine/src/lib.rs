@@ -5,6 +5,7 @@
 
 mod boundary;
 mod convert;
+mod crypto;
 mod engine;
 mod fields;
 mod groups;

@@ -16,7 +16,7 @@ use rquickjs::{
 };
 
 use crate::boundary::Utf8;
-use crate::{boundary, convert, engine, fields, groups, web};
+use crate::{boundary, convert, crypto, engine, fields, groups, web};
 
 thread_local! {
     static CURRENT: RefCell<Option<Invocation<'static>>> = const { RefCell::new(None) };
@@ -151,15 +151,13 @@ pub fn object<'js>(ctx: &Ctx<'js>) -> rquickjs::Result<Object<'js>> {
         "fromBase64" => from_base64,
         "parseUrl" => web::parse_url,
         "setUrl" => web::set_url,
-        "digest" => web::digest,
-        "hmac" => web::hmac,
-        "hmacIs" => web::hmac_is,
         "splitForm" => web::split_form,
         "groups" => || groups::names(),
         "evaluate" => |ctx: Ctx<'js>, natives: Object<'js>, group: String| {
             engine::evaluate_group(&ctx, &natives, &group)
         },
     }
+    crypto::define(ctx, &natives)?;
     Ok(natives)
 }
 

@@ -8,6 +8,8 @@ static LIBRARIES: &[(&str, &str)] = &[
     ("transform", include_str!("../../js-engine/src/libraries/transform.js")),
     ("blob", include_str!("../../js-engine/src/libraries/blob.js")),
     ("subtle", include_str!("../../js-engine/src/libraries/subtle.js")),
+    ("subtle_public", include_str!("../../js-engine/src/libraries/subtle_public.js")),
+    ("subtle_secret", include_str!("../../js-engine/src/libraries/subtle_secret.js")),
     ("intl", include_str!("../../js-engine/src/libraries/intl.js")),
     ("intl_number", include_str!("../../js-engine/src/libraries/intl_number.js")),
     ("intl_date", include_str!("../../js-engine/src/libraries/intl_date.js")),

@@ -1,6 +1,7 @@
 //! The Web APIs of JavaScript functions.
 
 mod bodies;
+mod cryptography;
 mod fetch;
 mod globals;
 mod intl;
