@@ -43,7 +43,7 @@ pub use postcard::Error;
 use serde::{Deserialize, Serialize};
 
 /// The version of everything in this crate.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// What `call` gives in place of a length where the answer is a number, which lies in the engine's memory already.
 pub const NUMBER: u32 = u32::MAX;
@@ -288,6 +288,18 @@ pub enum Request<'a> {
         /// None for all fields.
         field: Option<&'a str>,
     },
+    /// The text of a group of rare globals; the answer is [`Answer::Text`]. Answered at deploy as well.
+    Library {
+        name: &'a str,
+    },
+    /// A time zone; the answer is one JSON array, or nothing if there is no such zone: its name, and the changes of its
+    /// offset as seconds since the Unix epoch and seconds east of UTC. Answered at deploy as well.
+    Zone {
+        /// In any case of letters.
+        name: &'a str,
+    },
+    /// The names of all time zones. Answered at deploy as well.
+    ZoneNames,
 }
 
 /// The severity of a log line.

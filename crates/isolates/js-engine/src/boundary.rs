@@ -229,6 +229,31 @@ pub fn call(request: &Request<'_>) -> Answer<'static> {
     }
 }
 
+/// Calls `read` with the text of a library, which is freed afterwards. None if the node has no such library.
+pub fn with_library<R>(name: &str, read: impl FnOnce(&str) -> R) -> Option<R> {
+    with_answer(&Request::Library { name }, |answer| match answer {
+        Answer::Text(text) => Some(read(text)),
+        _ => None,
+    })
+}
+
+/// Calls `read` with the answer to `request`, which is freed afterwards.
+pub fn with_answer<R>(request: &Request<'_>, read: impl FnOnce(Answer<'_>) -> R) -> R {
+    let message = abi::encode(request).expect("requests can be encoded");
+    let mut number = 0;
+    // SAFETY: the host reads exactly the bytes of `message`, and writes nothing but `number`.
+    match unsafe { host::call(message.as_ptr(), message.len(), &mut number) } {
+        abi::NUMBER => read(Answer::Integer(number)),
+        0 => read(Answer::Nothing),
+        len => {
+            let mut bytes = vec![0_u8; len as usize];
+            // SAFETY: `bytes` has the room that the host announced.
+            unsafe { host::take(bytes.as_mut_ptr()) };
+            read(abi::decode(&bytes).expect("the host's answers can be decoded"))
+        }
+    }
+}
+
 /// A string's text, which is not copied if it is ASCII.
 pub struct Utf8<'js>(rquickjs::CString<'js>);
 

@@ -12,7 +12,7 @@ use rquickjs::{
 
 use crate::boundary::{ReadOnce, Text};
 use crate::convert::Sent;
-use crate::{boundary, convert, natives};
+use crate::{boundary, convert, groups, natives};
 
 /// QuickJS counts its shadow stack only. A JavaScript call needs about as much of the native stack, of
 /// which the node allows 512 KiB, so this keeps well below.
@@ -49,122 +49,10 @@ static PRELUDE: [(&str, &dyn ReadOnce); 12] = [
     ("dispatch", text!("prelude/dispatch.js")),
 ];
 
-/// A file of the prelude that is evaluated when one of its globals is asked for.
-struct Group {
-    name: &'static str,
-    source: &'static dyn ReadOnce,
-    globals: &'static [&'static str],
-    /// What else in a module's text tells that the group will be needed.
-    hints: &'static [&'static str],
-    /// A word that is there as well if this group is meant; empty if the others mean nothing else.
-    with: &'static str,
-}
-
-static GROUPS: [Group; 7] = [
-    Group {
-        name: "events",
-        source: text!("prelude/events.js"),
-        globals: &["Event", "CustomEvent", "EventTarget", "AbortSignal", "AbortController"],
-        hints: &[".signal"],
-        with: "",
-    },
-    Group {
-        name: "streams",
-        source: text!("prelude/readable.js"),
-        globals: &[
-            "ReadableStream",
-            "ReadableStreamDefaultReader",
-            "ReadableStreamDefaultController",
-            "CountQueuingStrategy",
-            "ByteLengthQueuingStrategy",
-        ],
-        hints: &[".body", ".stream"],
-        with: "",
-    },
-    Group {
-        name: "writable",
-        source: text!("prelude/writable.js"),
-        globals: &["WritableStream", "WritableStreamDefaultWriter", "WritableStreamDefaultController"],
-        hints: &[".pipeTo", ".pipeThrough"],
-        with: "",
-    },
-    Group {
-        name: "transform",
-        source: text!("prelude/transform.js"),
-        globals: &[
-            "TransformStream",
-            "TransformStreamDefaultController",
-            "TextEncoderStream",
-            "TextDecoderStream",
-        ],
-        hints: &[],
-        with: "",
-    },
-    Group {
-        name: "blob",
-        source: text!("prelude/blob.js"),
-        globals: &["Blob", "File", "FormData"],
-        hints: &[".formData", ".blob"],
-        with: "",
-    },
-    Group {
-        name: "subtle",
-        source: text!("prelude/subtle.js"),
-        globals: &["CryptoKey", "SubtleCrypto"],
-        hints: &[".subtle"],
-        with: "",
-    },
-    Group {
-        name: "objects",
-        source: text!("prelude/objects.js"),
-        globals: &[],
-        hints: &[
-            ".gCounter",
-            ".boundedCounter",
-            ".mvRegister",
-            ".gSet",
-            ".set",
-            ".map",
-            ".flag",
-            ".ewFlag",
-            ".dwFlag",
-            ".list",
-            ".text",
-            ".json",
-        ],
-        // `context.object(…)` or `const { object } = env`.
-        with: "object",
-    },
-];
-
-/// Each group's name and globals.
-pub fn groups() -> Vec<Vec<&'static str>> {
-    GROUPS.iter().map(|group| [&[group.name], group.globals].concat()).collect()
-}
-
 /// Evaluates a group's file.
 pub fn evaluate_group<'js>(ctx: &Ctx<'js>, natives: &Object<'js>, name: &str) -> rquickjs::Result<()> {
-    let group = GROUPS.iter().find(|group| group.name == name).expect("the prelude knows its groups");
-    evaluate_prelude(ctx, group.name, &group.source.take(), natives)
-}
-
-impl Group {
-    /// Whether the modules mention it. It need not be right: what is missed is evaluated when it is used, which takes an
-    /// invocation a millisecond, and what is evaluated in vain costs invocations nothing.
-    fn is_mentioned_in(&self, modules: &[Source<'_>]) -> bool {
-        let mentioned = |word: &str| modules.iter().any(|module| mentions(module.code, word));
-        (self.with.is_empty() || mentioned(self.with))
-            && self.globals.iter().chain(self.hints).any(|word| mentioned(word))
-    }
-}
-
-fn mentions(code: &str, word: &str) -> bool {
-    let in_word =
-        |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
-    code.match_indices(word).any(|(at, _)| {
-        let starts = word.starts_with('.') || !in_word(code.as_bytes()[..at].last());
-        starts && !in_word(code.as_bytes().get(at + word.len()))
-    })
+    let evaluated = boundary::with_library(name, |text| evaluate_prelude(ctx, name, text, natives));
+    evaluated.expect("the node has the text of each group")
 }
 
 struct Engine {
@@ -267,8 +155,7 @@ pub fn load(message: &'static [u8]) -> Vec<u8> {
     let load: Load<'static> = abi::decode(message).expect("the host's messages can be decoded");
     natives::seed(load.seed);
     let entry = load.entry;
-    let mentioned = GROUPS.iter().filter(|group| group.is_mentioned_in(&load.modules));
-    let mentioned: Vec<&str> = mentioned.map(|group| group.name).collect();
+    let mentioned = groups::mentioned(&load.modules);
     let loaded = with_engine(|engine| {
         engine.context.with(|ctx| {
             for group in mentioned {

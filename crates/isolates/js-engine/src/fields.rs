@@ -1,4 +1,4 @@
-//! Fields of objects, as `prelude/objects.js` asks for them.
+//! Fields of objects, as `libraries/objects.js` asks for them.
 
 use edgefaas_js_abi::{Change, FieldType, FieldValue, Read, Request};
 use rquickjs::prelude::{Opt, Rest};
@@ -64,7 +64,11 @@ pub fn read<'js>(ctx: Ctx<'js>, arguments: Rest<Value<'js>>) -> rquickjs::Result
 }
 
 /// `(object, field)`: deletes a field; without `field` the whole object.
-pub fn delete<'js>(ctx: Ctx<'js>, object: JsString<'js>, field: Opt<JsString<'js>>) -> rquickjs::Result<Value<'js>> {
+pub fn delete<'js>(
+    ctx: Ctx<'js>,
+    object: JsString<'js>,
+    field: Opt<JsString<'js>>,
+) -> rquickjs::Result<Value<'js>> {
     let (object, field) = (Utf8::of(object)?, field.0.map(Utf8::of).transpose()?);
     natives::ask(&ctx, &Request::ObjectDelete { object: &object, field: field.as_deref() })
 }

@@ -5,7 +5,9 @@
 
 mod boundary;
 mod convert;
+mod crypto;
 mod engine;
 mod fields;
+mod groups;
 mod natives;
 mod web;

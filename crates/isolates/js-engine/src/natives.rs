@@ -16,7 +16,7 @@ use rquickjs::{
 };
 
 use crate::boundary::Utf8;
-use crate::{boundary, convert, engine, fields, web};
+use crate::{boundary, convert, crypto, engine, fields, groups, web};
 
 thread_local! {
     static CURRENT: RefCell<Option<Invocation<'static>>> = const { RefCell::new(None) };
@@ -109,6 +109,15 @@ pub fn object<'js>(ctx: &Ctx<'js>) -> rquickjs::Result<Object<'js>> {
         "objectChange" => fields::change,
         "objectRead" => fields::read,
         "objectDelete" => fields::delete,
+        "zone" => |ctx: Ctx<'js>, name: String| {
+            boundary::with_answer(&Request::Zone { name: &name }, |answer| match answer {
+                Answer::Text(json) => ctx.json_parse(json),
+                _ => Ok(Value::new_undefined(ctx.clone())),
+            })
+        },
+        "zoneNames" => |ctx: Ctx<'js>| {
+            boundary::with_answer(&Request::ZoneNames, |answer| value_of(&ctx, &answer))
+        },
         "asset" => |ctx: Ctx<'js>, name: String| ask(&ctx, &Request::Asset { name: &name }),
         "config" => |ctx: Ctx<'js>| match answer(&ctx, &Request::Config)? {
             Answer::Text(json) => ctx.json_parse(json),
@@ -142,15 +151,13 @@ pub fn object<'js>(ctx: &Ctx<'js>) -> rquickjs::Result<Object<'js>> {
         "fromBase64" => from_base64,
         "parseUrl" => web::parse_url,
         "setUrl" => web::set_url,
-        "digest" => web::digest,
-        "hmac" => web::hmac,
-        "hmacIs" => web::hmac_is,
         "splitForm" => web::split_form,
-        "groups" => || engine::groups(),
+        "groups" => || groups::names(),
         "evaluate" => |ctx: Ctx<'js>, natives: Object<'js>, group: String| {
             engine::evaluate_group(&ctx, &natives, &group)
         },
     }
+    crypto::define(ctx, &natives)?;
     Ok(natives)
 }
 

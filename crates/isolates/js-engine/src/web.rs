@@ -1,68 +1,9 @@
-//! What Web APIs ask for that is better done natively: URLs, hashes, forms.
+//! What Web APIs ask for that is better done natively: URLs, forms.
 
-use hmac::{Hmac, Mac};
 use rquickjs::prelude::Opt;
 use rquickjs::{Array, Ctx, TypedArray};
-use sha1::Sha1;
-use sha2::{Digest, Sha256, Sha384, Sha512};
 
 use crate::boundary::copy_view;
-
-/// The digest of `bytes`; `hash` was checked before.
-pub fn digest<'js>(
-    ctx: Ctx<'js>,
-    hash: String,
-    bytes: TypedArray<'js, u8>,
-) -> rquickjs::Result<TypedArray<'js, u8>> {
-    let bytes = copy_view(&bytes);
-    let digest = match hash.as_str() {
-        "SHA-1" => Sha1::digest(bytes).to_vec(),
-        "SHA-256" => Sha256::digest(bytes).to_vec(),
-        "SHA-384" => Sha384::digest(bytes).to_vec(),
-        _ => Sha512::digest(bytes).to_vec(),
-    };
-    TypedArray::new(ctx, digest)
-}
-
-/// Calls `$then` with an HMAC over `$data`.
-macro_rules! with_hmac {
-    ($hash:expr, $key:expr, $data:expr, $then:expr) => {{
-        fn run<M: Mac + hmac::digest::KeyInit, R>(key: &[u8], data: &[u8], then: impl FnOnce(M) -> R) -> R {
-            let mut mac = <M as Mac>::new_from_slice(key).expect("HMAC takes keys of any length");
-            mac.update(data);
-            then(mac)
-        }
-        let (key, data) = (copy_view(&$key), copy_view(&$data));
-        match $hash.as_str() {
-            "SHA-1" => run::<Hmac<Sha1>, _>(&key, &data, $then),
-            "SHA-256" => run::<Hmac<Sha256>, _>(&key, &data, $then),
-            "SHA-384" => run::<Hmac<Sha384>, _>(&key, &data, $then),
-            _ => run::<Hmac<Sha512>, _>(&key, &data, $then),
-        }
-    }};
-}
-
-/// The HMAC of `data`.
-pub fn hmac<'js>(
-    ctx: Ctx<'js>,
-    hash: String,
-    key: TypedArray<'js, u8>,
-    data: TypedArray<'js, u8>,
-) -> rquickjs::Result<TypedArray<'js, u8>> {
-    let code = with_hmac!(hash, key, data, |mac| mac.finalize().into_bytes().to_vec());
-    TypedArray::new(ctx, code)
-}
-
-/// Whether `code` is the HMAC of `data`; takes as long wherever they differ.
-pub fn hmac_is<'js>(
-    hash: String,
-    key: TypedArray<'js, u8>,
-    data: TypedArray<'js, u8>,
-    code: TypedArray<'js, u8>,
-) -> bool {
-    let code = copy_view(&code);
-    with_hmac!(hash, key, data, |mac| mac.verify_slice(&code).is_ok())
-}
 
 /// The parts of a body of multipart/form-data: `[head, start, end, …]`. None if it is cut short or malformed.
 pub fn split_form<'js>(

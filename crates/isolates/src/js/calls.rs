@@ -9,7 +9,7 @@ use wasmtime::{Caller, Linker};
 
 use super::state::{Stage, State};
 use super::tickets::MAX_TICKETS;
-use super::{fetched, messages};
+use super::{fetched, libraries, messages, zones};
 use crate::assets::AssetTable;
 use crate::host::{NODE_KEY, read_object};
 use crate::{Host, HostError};
@@ -122,13 +122,31 @@ fn answer(state: &mut State, request: &Request<'_>) -> Answered {
         state.tickets.cancel(*ticket);
         return Answered::NOTHING;
     }
+    match request {
+        Request::Library { name } => {
+            let text = libraries::text(name);
+            return Answered::Message(text.map_or(NOTHING, |text| messages::encode(&Answer::Text(text))));
+        }
+        Request::Zone { name } => {
+            let zone = zones::zone(name);
+            return Answered::Message(zone.map_or(NOTHING, |json| messages::encode(&Answer::Text(&json))));
+        }
+        Request::ZoneNames => {
+            return Answered::Message(messages::encode(&Answer::Names(zones::names().collect())));
+        }
+        _ => {}
+    }
     let State { stage, assets, .. } = state;
     let Stage::Run(host) = stage else {
         return Answered::Message(deploying(name(request)));
     };
     let done = |result: Result<(), HostError>| result.map(|()| NOTHING);
     let result = match request {
-        Request::Log { .. } | Request::Cancel { .. } => Ok(NOTHING),
+        Request::Log { .. }
+        | Request::Cancel { .. }
+        | Request::Library { .. }
+        | Request::Zone { .. }
+        | Request::ZoneNames => Ok(NOTHING),
         Request::Publish(message) => done(host.publish(messages::publish_request(message))),
         Request::CounterAdd { object, field, amount } => done(host.counter_add(object, field, *amount)),
         Request::CounterValue { object, field } => match host.counter_value(object, field) {
@@ -224,7 +242,7 @@ fn start(state: &mut State, request: &Start<'_>) -> Result<i32, Vec<u8>> {
     }
 }
 
-fn name(request: &Request<'_>) -> &'static str {
+fn name<'a>(request: &Request<'a>) -> &'a str {
     match request {
         Request::Log { .. } => "log",
         Request::Publish(_) => "publish",
@@ -240,6 +258,8 @@ fn name(request: &Request<'_>) -> &'static str {
         Request::Node => "node",
         Request::SecretNames | Request::Secret { .. } => "secrets",
         Request::Cancel { .. } => "clearTimeout",
+        Request::Library { name } => name,
+        Request::Zone { .. } | Request::ZoneNames => "time zones",
     }
 }
 

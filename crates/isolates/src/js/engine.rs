@@ -6,12 +6,12 @@ use edgefaas_platform::Clock;
 use tokio::sync::OnceCell;
 use wasmtime::{Engine, Linker, Module, ModuleExport, Store};
 
-use super::calls;
 use super::engine_wasm::{self, ENGINE_WASM, SplitError};
 use super::guest_clock::GuestClock;
 use super::snapshot::{Base, FORMAT, MemoryFacts, Snapshot};
 use super::stack::Files;
 use super::state::{Stage, State};
+use super::{calls, libraries};
 use crate::assets::AssetTable;
 use crate::code_cache::CodeCache;
 use crate::compile::{CompileError, Compiler};
@@ -73,7 +73,7 @@ pub struct JsEngine {
     /// The memory of all isolates, and the part of top-level code.
     memory: Arc<GuestMemory>,
     deploys: Arc<FunctionMemory>,
-    /// Digest of [`ENGINE_WASM`], which snapshots depend on.
+    /// Digest of [`ENGINE_WASM`] and the libraries, which snapshots depend on.
     pub(super) digest: blake3::Hash,
 }
 
@@ -134,7 +134,7 @@ impl JsEngine {
             clock,
             memory: GuestMemory::new(pool.guest_bytes, || false),
             deploys: Arc::default(),
-            digest: blake3::hash(ENGINE_WASM),
+            digest: snapshot_digest(),
             code,
         })
     }
@@ -210,6 +210,12 @@ impl JsEngine {
         let MemoryFacts { input, memory_bytes, filled_bytes } = facts;
         Ok(Snapshot { module, memory, imports, input, memory_bytes, filled_bytes })
     }
+}
+
+fn snapshot_digest() -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(ENGINE_WASM).update(libraries::digest().as_bytes());
+    hasher.finalize()
 }
 
 fn value_type(ty: &wasmtime::ValType) -> Result<wasm_encoder::ValType, JsEngineError> {

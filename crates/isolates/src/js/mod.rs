@@ -14,6 +14,7 @@ mod evaluate;
 mod fetched;
 mod graph;
 mod guest_clock;
+mod libraries;
 mod messages;
 mod program;
 mod runtime;
@@ -22,6 +23,7 @@ mod stack;
 mod state;
 mod tickets;
 mod transpile;
+mod zones;
 
 pub use engine::{JsEngine, JsEngineError, engine_code_wasm};
 pub use engine_wasm::{SplitError, SplitFault};

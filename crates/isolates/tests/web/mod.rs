@@ -1,8 +1,10 @@
 //! The Web APIs of JavaScript functions.
 
 mod bodies;
+mod cryptography;
 mod fetch;
 mod globals;
+mod intl;
 mod streams;
 
 use std::time::Duration;

@@ -19,4 +19,19 @@
       });
     }
   }
+
+  // Methods that `intl` has. They stay, as a function may have put its own in their place.
+  function localized(prototype, name, key) {
+    const method = { [name](...values) {
+      native.demand("intl");
+      return native.intl.methods[key].apply(this, values);
+    } }[name];
+    Object.defineProperty(prototype, name, { value: method, writable: true, configurable: true, enumerable: false });
+  }
+  localized(Number.prototype, "toLocaleString", "number");
+  localized(BigInt.prototype, "toLocaleString", "bigint");
+  localized(Date.prototype, "toLocaleString", "any");
+  localized(Date.prototype, "toLocaleDateString", "date");
+  localized(Date.prototype, "toLocaleTimeString", "time");
+  localized(String.prototype, "localeCompare", "compare");
 };
