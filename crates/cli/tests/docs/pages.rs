@@ -29,9 +29,15 @@ pub const PAGES: &[Page] = &[
     Page { file: "README.md", needs: &["cargo"], between: &[(3, "stop_all")], ..PLAIN },
     Page { file: "docs/bridges.md", before: NODE, ..PLAIN },
     Page { file: "docs/broker.md", before: NODE, ..PLAIN },
-    Page { file: "docs/cli.md", before: NODE, ..PLAIN },
+    Page {
+        file: "docs/cli.md",
+        needs: &["cargo"],
+        before: NODE,
+        between: &[(1, "edgefaas deploy examples/greenhouse; edgefaas deploy examples/people-counter")],
+        ..PLAIN
+    },
     Page { file: "docs/cluster.md", ..PLAIN },
-    Page { file: "docs/javascript.md", before: NODE, ..PLAIN },
+    Page { file: "docs/javascript.md", needs: &["npm"], before: NODE, ..PLAIN },
     Page {
         file: "docs/manifest.md",
         before: "edgefaas run >~/node.log 2>&1 & until_true is_ready 7070
@@ -85,12 +91,7 @@ exec <<<'correct horse battery staple'",
     Page { file: "crates/sdk/README.md", needs: &["cargo"], before: NODE, ..PLAIN },
     Page { file: "examples/field-kit/README.md", ..PLAIN },
     Page { file: "examples/greenhouse/README.md", needs: &["cargo"], ..PLAIN },
-    Page {
-        file: "examples/hono/README.md",
-        needs: &["npm"],
-        before: "mkdir -p examples/hono/node_modules; cp -r \"$EDGEFAAS_TEST_NODE_PATH/hono\" examples/hono/node_modules",
-        ..PLAIN
-    },
+    Page { file: "examples/hono/README.md", needs: &["npm"], ..PLAIN },
     Page { file: "examples/map-reduce/README.md", before: NODE, ..PLAIN },
     Page { file: "examples/people-counter/README.md", ..PLAIN },
     Page { file: "examples/saga/README.md", before: NODE, ..PLAIN },

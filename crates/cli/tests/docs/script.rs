@@ -8,13 +8,23 @@ use crate::pages::Page;
 const READER: &str = r#"
 set -Eeuo pipefail
 trap 'echo "failed: $BASH_COMMAND" >&2; tail -n 30 ~/*.log >&2' ERR
-export npm_config_offline=true npm_config_audit=false npm_config_fund=false
 cargo() {
   case "$*" in
     "run --release -- "*) shift 3; edgefaas "$@" ;;
     "test --release --workspace" | "install --path crates/cli") ;;
     *) command cargo "$@" ;;
   esac
+}
+# There is no network: the packages of the tests are copied.
+npm() {
+  local folder=. names=()
+  shift
+  while (($#)); do
+    case $1 in --prefix) folder=$2; shift 2 ;; -*) shift ;; *) names+=("$1"); shift ;; esac
+  done
+  ((${#names[@]})) || names=(hono)
+  mkdir -p "$folder/node_modules"
+  for name in "${names[@]}"; do cp -r "$EDGEFAAS_TEST_NODE_PATH/$name" "$folder/node_modules"; done
 }
 curl() {
   # Its own `-f`, beside which the other one is refused.
