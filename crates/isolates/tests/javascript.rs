@@ -234,7 +234,7 @@ async fn host_calls_reach_the_host() {
     );
     assert_eq!(full.user_properties, [("k".to_owned(), "v".to_owned())]);
     assert_eq!(record.logs[0].0, LogLevel::Warn);
-    assert!(record.logs[0].1.starts_with("careful { a: [1, \"x\"] } Error: e\n"), "{}", record.logs[0].1);
+    assert!(record.logs[0].1.starts_with("careful { a: [ 1, 'x' ] } Error: e\n"), "{}", record.logs[0].1);
     assert!(record.logs[0].1.contains("f.js:14:"), "{}", record.logs[0].1);
     assert_eq!(record.logs[1], (LogLevel::Info, "plain".to_owned()));
 }
@@ -952,36 +952,36 @@ async fn logging_never_throws() {
     assert_eq!(text(bench.run(&program, call("")).await.result), "done");
     let logs: Vec<String> = bench.record().logs.into_iter().map(|(_, line)| line).collect();
     let expected = [
-        "{ ok: 1, bad: [getter threw: boom] }",
-        "{ worse: [getter threw: no message] }",
+        "{ ok: 1, bad: [Getter] }",
+        "{ worse: [Getter] }",
         "{ p: 1 }",
         "[unreadable: no keys]",
         "[unreadable: no prototype]",
         "[unreadable: ",
-        "{ a: 1, self: [circular] }",
+        "<ref *1> { a: 1, self: [Circular *1] }",
         "12n",
         "Symbol(s)",
-        "{ big: 3n, sym: Symbol(t) }",
-        "{ bare: true }",
-        "{}",
+        "{ big: 3n, sym: Symbol(t), [Symbol(k)]: 1 }",
+        "[Object: null prototype] { bare: true }",
+        "[Object: null prototype] {}",
         "{ constructor: { name: Symbol(x) } }",
-        "[function Symbol(y)]",
-        "Symbol(z): m",
+        "[class Symbol(y)]",
+        "[Symbol(z): m]",
         "Error\n    at",
         "Invalid Date",
-        "[1, undefined, 3]",
-        "Map(1) {1 => { a: 2 }}",
-        "[0, 0, ",
-        "URL \"http://h/p\"",
-        "Error: chain\n    at",
+        "[ 1, <1 empty item>, 3 ]",
+        "Map(1) { 1 => { a: 2 } }",
+        "[\n  0, 0, ",
+        "URL 'http://h/p'",
+        "<ref *1> Error: chain\n    at",
         "",
     ];
     assert_eq!(logs.len(), expected.len(), "{logs:#?}");
     for (line, start) in logs.iter().zip(expected) {
         assert!(line.starts_with(start), "{line:?} does not start with {start:?}");
     }
-    assert!(logs[19].ends_with(", … 900 more]"), "{}", logs[19]);
-    assert!(logs[21].ends_with("caused by: [circular]"), "{}", logs[21]);
+    assert!(logs[19].ends_with("... 900 more items\n]"), "{}", logs[19]);
+    assert!(logs[21].ends_with(" {\n  cause: [Circular *1]\n}"), "{}", logs[21]);
 }
 
 #[tokio::test]
@@ -993,7 +993,10 @@ async fn whatever_is_thrown_reads_well() {
         ("{ message: { code: 1 } }", "{ code: 1 }"),
         ("[1, 'a']", r#"the function threw [1,"a"]"#),
         ("{}", "the function threw {}"),
-        ("(() => { const a = {}; a.a = a; return a; })()", "the function threw { a: [circular] }"),
+        (
+            "(() => { const a = {}; a.a = a; return a; })()",
+            "the function threw <ref *1> { a: [Circular *1] }",
+        ),
         ("new Proxy({}, { get() { throw 1 } })", "the function threw [unreadable: 1]"),
         ("null", "the function threw null"),
         ("undefined", "the function threw undefined"),
@@ -1128,10 +1131,10 @@ async fn an_event_and_the_context_show_what_they_hold() {
     let logs: Vec<String> = bench.record().logs.into_iter().map(|(_, line)| line).collect();
     assert_eq!(
         logs[0],
-        r#"Event { kind: "http", method: "PUT", path: "/a", query: "x=1", headers: { accept: "*/*" }, body: "grüße" }"#
+        "Event {\n  kind: 'http',\n  method: 'PUT',\n  path: '/a',\n  query: 'x=1',\n  headers: { accept: '*/*' },\n  body: 'grüße'\n}"
     );
-    assert!(logs[2].contains(r#"bodyBase64: "/gE=""#), "{}", logs[2]);
-    assert!(logs[1].starts_with(r#"Context { invocationId: "inv-1""#), "{}", logs[1]);
+    assert!(logs[2].contains("bodyBase64: '/gE='"), "{}", logs[2]);
+    assert!(logs[1].starts_with("Context {\n  invocationId: 'inv-1'"), "{}", logs[1]);
     assert!(logs.iter().all(|line| !line.contains("s3cret") && !line.contains("API_KEY")), "{logs:?}");
 }
 

@@ -14,6 +14,8 @@ struct Group {
 }
 
 static GROUPS: &[Group] = &[
+    Group { name: "inspect", globals: &[], hints: &["console", ".log"], with: "" },
+    Group { name: "console", globals: &[], hints: &["console", ".log"], with: "" },
     Group {
         name: "events",
         globals: &["Event", "CustomEvent", "EventTarget", "AbortSignal", "AbortController"],
@@ -46,6 +48,12 @@ static GROUPS: &[Group] = &[
             "TextEncoderStream",
             "TextDecoderStream",
         ],
+        hints: &[],
+        with: "",
+    },
+    Group {
+        name: "compression",
+        globals: &["CompressionStream", "DecompressionStream"],
         hints: &[],
         with: "",
     },

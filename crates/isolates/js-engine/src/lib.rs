@@ -4,6 +4,7 @@
 //! starts from a copy of it. The border to the node is described in `edgefaas-js-abi`.
 
 mod boundary;
+mod compression;
 mod convert;
 mod crypto;
 mod engine;

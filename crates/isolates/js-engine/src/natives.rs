@@ -11,12 +11,12 @@ use edgefaas_js_abi::{
 };
 use rquickjs::prelude::{Opt, Rest};
 use rquickjs::{
-    Array, CaughtError, Ctx, Function, IntoJs, Object, Persistent, String as JsString, TypedArray, Value,
-    promise::PromiseState,
+    Array, CaughtError, Ctx, Function, IntoJs, Object, Persistent, Promise, String as JsString, TypedArray,
+    Value, promise::PromiseState,
 };
 
 use crate::boundary::Utf8;
-use crate::{boundary, convert, crypto, engine, fields, groups, web};
+use crate::{boundary, compression, convert, crypto, engine, fields, groups, web};
 
 thread_local! {
     static CURRENT: RefCell<Option<Invocation<'static>>> = const { RefCell::new(None) };
@@ -59,6 +59,7 @@ pub fn reset(ctx: &Ctx<'_>) {
     HELD.with_borrow_mut(Vec::clear);
     REJECTED.with_borrow_mut(Vec::clear);
     BODIES.with_borrow_mut(HashMap::clear);
+    compression::reset();
     // Only memory can be short here, which the next invocation finds out as well.
     if kept(ctx, |kept| &kept.reset).and_then(|reset| reset.call::<_, ()>(())).is_err() {
         drop(ctx.catch());
@@ -91,6 +92,7 @@ pub fn object<'js>(ctx: &Ctx<'js>) -> rquickjs::Result<Object<'js>> {
         "bodyBytes" => |ctx: Ctx<'js>| TypedArray::new_copy(ctx, current(|now| now.body).unwrap_or_default()),
         "bodyJson" => |ctx: Ctx<'js>| ctx.json_parse(current(|now| now.body).unwrap_or_default()),
         "log" => log,
+        "promiseState" => promise_state,
         "publish" => publish,
         "counterAdd" => |ctx: Ctx<'js>, object: JsString<'js>, field: JsString<'js>, amount: f64| {
             let (object, field) = (Utf8::of(object)?, Utf8::of(field)?);
@@ -152,6 +154,10 @@ pub fn object<'js>(ctx: &Ctx<'js>) -> rquickjs::Result<Object<'js>> {
         "parseUrl" => web::parse_url,
         "setUrl" => web::set_url,
         "splitForm" => web::split_form,
+        "codecOpen" => compression::open,
+        "codecPush" => compression::push,
+        "codecEnd" => compression::end,
+        "codecClose" => compression::close,
         "groups" => || groups::names(),
         "evaluate" => |ctx: Ctx<'js>, natives: Object<'js>, group: String| {
             engine::evaluate_group(&ctx, &natives, &group)
@@ -404,6 +410,19 @@ fn meta<'js>(ctx: Ctx<'js>) -> rquickjs::Result<Value<'js>> {
         }
         None => Ok(Value::new_undefined(ctx.clone())),
     })
+}
+
+/// `[state, result]`, where the state is 0 while it is pending, 1 for a value and 2 for a rejection.
+fn promise_state<'js>(ctx: Ctx<'js>, promise: Promise<'js>) -> rquickjs::Result<Array<'js>> {
+    let parts = Array::new(ctx.clone())?;
+    let (state, result) = match promise.result::<Value<'js>>() {
+        None => (0, Value::new_undefined(ctx.clone())),
+        Some(Ok(value)) => (1, value),
+        Some(Err(_)) => (2, ctx.catch()),
+    };
+    parts.set(0, state)?;
+    parts.set(1, result)?;
+    Ok(parts)
 }
 
 fn log<'js>(ctx: Ctx<'js>, level: u32, message: Value<'js>) -> rquickjs::Result<()> {

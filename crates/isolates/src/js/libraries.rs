@@ -2,10 +2,13 @@
 
 /// Name and text of each library. The engine's `groups.rs` says which globals they define.
 static LIBRARIES: &[(&str, &str)] = &[
+    ("inspect", include_str!("../../js-engine/src/libraries/inspect.js")),
+    ("console", include_str!("../../js-engine/src/libraries/console.js")),
     ("events", include_str!("../../js-engine/src/libraries/events.js")),
     ("streams", include_str!("../../js-engine/src/libraries/streams.js")),
     ("writable", include_str!("../../js-engine/src/libraries/writable.js")),
     ("transform", include_str!("../../js-engine/src/libraries/transform.js")),
+    ("compression", include_str!("../../js-engine/src/libraries/compression.js")),
     ("blob", include_str!("../../js-engine/src/libraries/blob.js")),
     ("subtle", include_str!("../../js-engine/src/libraries/subtle.js")),
     ("subtle_public", include_str!("../../js-engine/src/libraries/subtle_public.js")),

@@ -162,7 +162,9 @@ async fn handle(
             Outcome::Pending => {}
         }
         let Some(answers) = store.data_mut().tickets.next().await else {
-            return Ok(Err(RunError::NeverSettles));
+            // What had no memory for its answer leaves a promise behind that nothing settles.
+            let refused = is_refused(store);
+            return Ok(Err(if refused { out_of_memory(store, limits) } else { RunError::NeverSettles }));
         };
         let resolve: TypedFunc<(u32, u32, u32), ()> = function(instance, store, &exports.resolve)?;
         for (ticket, answer) in answers {

@@ -91,7 +91,7 @@ impl Files {
 
     /// Turns the stacks inside of a text, such as a log line.
     pub fn show_text<'a>(&self, text: &'a str) -> std::borrow::Cow<'a, str> {
-        if !text.contains("\n    at ") {
+        if !text.contains("    at ") {
             return text.into();
         }
         let lines = text.lines().filter_map(|line| match Frame::parse(line) {
@@ -116,7 +116,7 @@ impl Files {
     }
 }
 
-/// `    at NAME (FILE:LINE:COL)` or `    at FILE:LINE:COL`.
+/// `    at NAME (FILE:LINE:COL)` or `    at FILE:LINE:COL`; in a log it may be indented, and brackets may follow.
 struct Frame<'a> {
     before: &'a str,
     file: &'a str,
@@ -127,12 +127,15 @@ struct Frame<'a> {
 
 impl<'a> Frame<'a> {
     fn parse(text: &'a str) -> Option<Self> {
-        let rest = text.strip_prefix("    at ")?;
-        let (start, position, after) = match (rest.find(" ("), rest.strip_suffix(')')) {
-            (Some(open), Some(inner)) => (open + 2, &inner[open + 2..], ")"),
-            _ => (0, rest, ""),
+        let rest = text.strip_prefix("    ")?.trim_start_matches(' ').strip_prefix("at ")?;
+        let begin = text.len() - rest.len();
+        let frame = rest.trim_end_matches([' ', '{', '}', ']', ',']);
+        let (start, position) = match (frame.find(" ("), frame.strip_suffix(')')) {
+            (Some(open), Some(inner)) => (open + 2, &inner[open + 2..]),
+            _ => (0, frame),
         };
-        let before = &text[..text.len() - rest.len() + start];
+        let before = &text[..begin + start];
+        let after = &rest[start + position.len()..];
         let (rest, column) = position.rsplit_once(':')?;
         let (file, line) = rest.rsplit_once(':')?;
         Some(Self { before, file, line: line.parse().ok()?, column: column.parse().ok()?, after })
@@ -164,5 +167,7 @@ mod tests {
         assert_eq!(shown.stack.unwrap(), "    at map (native)\n    at f (f.ts:5:9)\n    at g.js:7:9");
         let text = format!("Error: x\n{stack}");
         assert!(files.show_text(&text).contains("(f.ts:5:9)"));
+        let inner = format!("[\n  Error: x\n      at f (f.ts:{line}:8) {{\n    code: 1\n  }}\n]");
+        assert_eq!(files.show_text(&inner), "[\n  Error: x\n      at f (f.ts:5:9) {\n    code: 1\n  }\n]");
     }
 }

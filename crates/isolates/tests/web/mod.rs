@@ -1,6 +1,8 @@
 //! The Web APIs of JavaScript functions.
 
 mod bodies;
+mod compression;
+mod console;
 mod cryptography;
 mod fetch;
 mod globals;

@@ -8,6 +8,14 @@
 
   class TransformStreamDefaultController {
     #t;
+    static {
+      // For transforms that give much for little: waits until somebody reads.
+      native.relief = async (controller) => {
+        const t = controller.#t;
+        while (t.pressure && t.s.state === "readable") await t.changed.promise;
+        if (t.s.state !== "readable") throw t.s.error ?? new TypeError("the stream is closed already");
+      };
+    }
     constructor(t) {
       if (!native.isState(t)) throw new TypeError("a controller is made with its stream");
       this.#t = t;

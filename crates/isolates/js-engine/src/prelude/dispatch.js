@@ -364,7 +364,11 @@
     throw new TypeError(`the default export has no ${wanted}() to handle this ${kind} event`);
   }
 
+  // What shows what it would send, as its parts are private.
+  native.shown = new Set([Event, Context]);
+
   native.reset = () => {
+    native.resetConsole?.();
     allFields = headers = properties = change = allFacts = config = secrets = node = undefined;
   };
 
