@@ -21,6 +21,8 @@ pub struct Cli<C: Subcommand> {
 }
 
 /// All commands.
+// There is one value in a process.
+#[allow(clippy::large_enum_variant)]
 #[derive(Debug, Subcommand)]
 pub enum Command {
     #[command(flatten)]
