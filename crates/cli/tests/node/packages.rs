@@ -66,7 +66,7 @@ fn the_packages_of_the_documentation_run_unmodified() {
         std::fs::write(app.join(format!("f{index}.js")), source).unwrap();
         manifest += &format!("[functions.f{index}]\nmain = \"f{index}.js\"\n");
         if package == "axios" {
-            manifest += &format!("permissions = {{ http = [\"127.0.0.1\"] }}\n");
+            manifest += &format!("permissions = {{ http = [\"{echo}\"] }}\n");
         }
     }
     std::fs::write(app.join("edgefaas.toml"), manifest).unwrap();

@@ -240,7 +240,7 @@ impl Linker {
             return Ok(false);
         }
         let scanned = &self.files.get(id).scanned;
-        if scanned.exports.iter().any(|export| export == name) {
+        if scanned.exports.contains(name) {
             return Ok(true);
         }
         match scanned.form {
@@ -444,13 +444,14 @@ impl Linker {
         let file = self.files.get(id);
         let mut imports = BTreeMap::from([(emit::RUNTIME_PATH.to_owned(), emit::RUNTIME_PATH.to_owned())]);
         let mut required: Vec<(String, Required)> = Vec::new();
+        let mut known = HashSet::new();
         let globals = emit::GLOBALS.iter().filter(|(name, ..)| file.scanned.globals.contains(name));
         let globals = globals.map(|(_, module, _)| format!("node:{module}"));
         let own = file.scanned.requires.iter().map(|one| one.specifier.clone());
         for specifier in globals.chain(own) {
             let target = self.targets.get(&(id, By::Require, specifier.clone()));
             let Some(Some(target)) = target else { continue };
-            if required.iter().any(|(known, _)| *known == specifier) {
+            if !known.insert(specifier.clone()) {
                 continue;
             }
             let target = self.files.get(*target);

@@ -97,7 +97,7 @@ pub(super) struct Scanned {
     pub dynamic: Vec<DynamicImport>,
     pub requires: Vec<Require>,
     /// Names that the module itself exports, without those of `export *`. For CommonJS those that its syntax shows.
-    pub exports: Vec<String>,
+    pub exports: BTreeSet<String>,
     /// Modules whose exports a CommonJS module passes on.
     pub passed_on: Vec<String>,
     /// Names of CommonJS that the module uses and does not declare.
@@ -116,7 +116,7 @@ impl Scanned {
             imports: Vec::new(),
             dynamic: Vec::new(),
             requires: Vec::new(),
-            exports: Vec::new(),
+            exports: BTreeSet::new(),
             passed_on: Vec::new(),
             globals: BTreeSet::new(),
             optional: BTreeSet::new(),
@@ -257,14 +257,16 @@ impl Scanner<'_> {
                 Statement::ExportAllDeclaration(export) if export.export_kind.is_value() => {
                     let wants = match &export.exported {
                         Some(name) => {
-                            self.scanned.exports.push(text(name));
+                            self.scanned.exports.insert(text(name));
                             Wants::StarAs(text(name))
                         }
                         None => Wants::Star,
                     };
                     self.add(&export.source, export.span, wants);
                 }
-                Statement::ExportDefaultDeclaration(_) => self.scanned.exports.push("default".to_owned()),
+                Statement::ExportDefaultDeclaration(_) => {
+                    self.scanned.exports.insert("default".to_owned());
+                }
                 Statement::ExportNamedDeclaration(export) => {
                     self.scanned.exports.extend(export.specifiers.iter().map(|one| text(&one.exported)));
                 }
@@ -515,7 +517,7 @@ impl<'a> Visit<'a> for Scanner<'_> {
             && let AssignmentTarget::StaticMemberExpression(member) = &assignment.left
         {
             if self.is_exports(&member.object) {
-                self.scanned.exports.push(member.property.name.to_string());
+                self.scanned.exports.insert(member.property.name.to_string());
             } else if self.is_module_exports(member) {
                 if let Expression::ObjectExpression(object) = &assignment.right {
                     let keys = object.properties.iter().filter_map(|property| match property {
