@@ -54,8 +54,9 @@ impl CorsOrigin {
             Self::Any => true,
             Self::One(one) => *one == origin,
             Self::AnyPort(base) => origin.strip_prefix(base.as_str()).is_some_and(|rest| {
-                let port = rest.strip_prefix(':').unwrap_or("0");
-                rest.is_empty() || (!port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()))
+                let is_port =
+                    |port: &str| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+                rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port)
             }),
         }
     }

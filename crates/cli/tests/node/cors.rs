@@ -34,10 +34,13 @@ app = "pages"
 main = "f.js"
 triggers = [
     { http = "/open", methods = ["GET", "PUT"], cors = ["https://shop.example", "http://localhost:*"] },
-    { http = "/guarded", auth = "token", cors = ["https://shop.example"] },
     { http = "/closed" },
     { http = "/own", cors = ["*"] },
 ]
+
+[functions.guarded]
+main = "f.js"
+triggers = [{ http = "/guarded", auth = "token", cors = ["https://shop.example"] }]
 "#;
 
 const FUNCTION: &str = "export default (event) => event.path === '/own'\n\

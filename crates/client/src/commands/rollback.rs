@@ -12,9 +12,9 @@ pub async fn run(args: &Rollback, global: &Global) -> anyhow::Result<()> {
     let mut client = connection::connect(global).await?;
     let (this_node, wait_ms) = (args.reach.this_node, args.reach.wait.wait_ms());
     let revision = args.to.clone().unwrap_or_default();
-    let before = client.list(proto::ListRequest::default()).await;
-    let before = before.map_err(|status| connection::failure(&status))?.into_inner().apps;
-    let live = before.into_iter().find(|app| app.name == args.name);
+    // Only for what the command says: an error comes again with the rollback itself.
+    let before = client.list(proto::ListRequest::default()).await.map(|list| list.into_inner().apps);
+    let live = before.unwrap_or_default().into_iter().find(|app| app.name == args.name);
     if let (None, Some(live)) = (&args.to, &live)
         && let Some(last) = live.previous_revisions.first()
     {

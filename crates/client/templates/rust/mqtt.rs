@@ -11,10 +11,10 @@ fn handle(event: Event, context: Context) -> Result<(), Error> {
     let Some(message) = event.mqtt() else { return Err(Error::new("only for messages")) };
     let place = message.level(1).unwrap_or_default();
     let reading: Reading = event.json()?;
-    context.object("{{name}}").map("latest").register(place).set(reading.celsius)?;
+    context.object("{{name}}").map("latest").register(place).set(&reading.celsius)?;
     if reading.celsius > context.config("limit_c")?.unwrap_or(30.0) {
         log::warn!("{place}: {} °C", reading.celsius);
-        context.publish(format!("{{name}}/{place}/alarm"), Json(reading))?;
+        context.publish(&format!("{{name}}/{place}/alarm"), Json(reading))?;
     }
     Ok(())
 }

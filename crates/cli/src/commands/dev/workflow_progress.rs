@@ -15,6 +15,12 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// Length of the end of an instance's id that a line shows.
 const SHORT_ID: usize = 6;
 
+/// A CloudEvent in structured form.
+#[derive(Deserialize)]
+struct Envelope {
+    data: Data,
+}
+
 #[derive(Deserialize)]
 struct Data {
     #[serde(default)]
@@ -56,7 +62,7 @@ pub async fn show(broker: Broker) {
 fn line(topic: &str, payload: &[u8]) -> Option<String> {
     let mut levels = topic.split('/').skip(3);
     let (workflow, subject, happened) = (levels.next()?, levels.next()?, levels.next()?);
-    let data: Data = serde_json::from_slice(payload).ok()?;
+    let Envelope { data } = serde_json::from_slice(payload).ok()?;
     let id = &data.instance[data.instance.len().saturating_sub(SHORT_ID)..];
     let what = match (subject, happened) {
         ("workflow", "started" | "completed" | "faulted" | "cancelled") => happened.to_owned(),
@@ -84,8 +90,12 @@ mod tests {
 
     #[test]
     fn events_become_lines() {
-        let event =
-            |last: &str, data: &str| line(&format!("$faas/events/workflow/order/{last}"), data.as_bytes());
+        let event = |last: &str, data: &str| {
+            line(
+                &format!("$faas/events/workflow/order/{last}"),
+                format!(r#"{{"specversion":"1.0","data":{data}}}"#).as_bytes(),
+            )
+        };
         let id = r#""instance":"01ABCDEFGH""#;
         assert_eq!(
             event("workflow/started", &format!("{{{id}}}")).unwrap(),

@@ -1,15 +1,13 @@
 //! The door of a test: an HTTP server on loopback that carries out its operations on the node.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use axum::Router;
-use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Path, State};
-use axum::http::{HeaderMap, StatusCode, header};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use edgefaas_api::control::invoke_request::Event;
 use edgefaas_api::control::invoke_response::Outcome;
 use edgefaas_api::{control as proto, objects};
@@ -18,9 +16,17 @@ use edgefaas_broker::{
     Version,
 };
 use edgefaas_client::connection::{Client, MESSAGE_BYTES, ObjectsClient, failure};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
+use hyper::header::AUTHORIZATION;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::messages::{BEGIN_TOPIC, Messages};
@@ -98,14 +104,7 @@ impl Door {
         let listener = TcpListener::bind("127.0.0.1:0").await.context("no port for the tests")?;
         let address = listener.local_addr()?;
         let node = Arc::new(node);
-        let routes = Router::new()
-            .route("/{operation}", axum::routing::post(answer))
-            .layer(DefaultBodyLimit::max(MESSAGE_BYTES))
-            .with_state(node.clone());
-        let task = tokio::spawn(async move {
-            // It accepts until it is dropped.
-            let _ = axum::serve(listener, routes).await;
-        });
+        let task = tokio::spawn(accept(listener, node.clone()));
         Ok(Self { address, node, _task: AbortOnDropHandle::new(task) })
     }
 
@@ -120,21 +119,41 @@ impl Door {
     }
 }
 
+/// Serves connections, until it is dropped.
+async fn accept(listener: TcpListener, node: Arc<Behind>) {
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        let node = node.clone();
+        let service = service_fn(move |request| answer(node.clone(), request));
+        connections.spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        while connections.try_join_next().is_some() {}
+    }
+}
+
 async fn answer(
-    State(node): State<Arc<Behind>>,
-    Path(operation): Path<String>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> (StatusCode, String) {
-    let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    if given.and_then(|given| given.strip_prefix("Bearer ")) != Some(&*node.key) {
-        return (StatusCode::UNAUTHORIZED, "only for tests".to_owned());
-    }
-    match node.carry_out(&operation, &body).await {
-        Ok(Value::Null) => (StatusCode::OK, String::new()),
-        Ok(value) => (StatusCode::OK, value.to_string()),
-        Err(error) => (StatusCode::BAD_REQUEST, format!("{error:#}")),
-    }
+    node: Arc<Behind>,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
+    let given = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let (status, text) = if given.and_then(|given| given.strip_prefix("Bearer ")) != Some(&*node.key) {
+        (StatusCode::UNAUTHORIZED, "only for tests".to_owned())
+    } else {
+        match carry_out(&node, request).await {
+            Ok(Value::Null) => (StatusCode::OK, String::new()),
+            Ok(value) => (StatusCode::OK, value.to_string()),
+            Err(error) => (StatusCode::BAD_REQUEST, format!("{error:#}")),
+        }
+    };
+    let mut response = Response::new(Full::new(text.into()));
+    *response.status_mut() = status;
+    Ok(response)
+}
+
+async fn carry_out(node: &Behind, request: Request<Incoming>) -> anyhow::Result<Value> {
+    let operation = request.uri().path().trim_start_matches('/').to_owned();
+    let body = Limited::new(request.into_body(), MESSAGE_BYTES).collect().await;
+    let body = body.map_err(|error| anyhow::anyhow!("the request cannot be read: {error}"))?.to_bytes();
+    node.carry_out(&operation, &body).await
 }
 
 impl Behind {

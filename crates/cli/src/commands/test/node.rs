@@ -1,6 +1,8 @@
 //! The node of a file of tests: its data is in a folder that ends with it, its ports are free ones of loopback.
 
+use std::io::Write;
 use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use anyhow::Context;
@@ -53,7 +55,7 @@ impl TestNode {
     pub async fn start(code: &mut SharedCode) -> anyhow::Result<Self> {
         let data = temporary_folder()?;
         if let Some(key) = &code.key {
-            std::fs::write(data.path().join(CACHE_KEY_FILE), key)
+            write_private(&data.path().join(CACHE_KEY_FILE), key)
                 .context("the key of compiled code cannot be written")?;
         }
         let free = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -111,6 +113,12 @@ impl TestNode {
         shutdown.cancel();
         Ok(serving.await??)
     }
+}
+
+/// Writes a file that only its owner can read.
+fn write_private(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    let mut file = std::fs::File::options().create_new(true).write(true).mode(0o600).open(path)?;
+    file.write_all(content)
 }
 
 fn read(folder: &Path, name: &str) -> anyhow::Result<String> {
