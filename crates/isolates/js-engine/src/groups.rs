@@ -65,6 +65,12 @@ static GROUPS: &[Group] = &[
     },
     Group { name: "subtle", globals: &["CryptoKey", "SubtleCrypto"], hints: &[".subtle"], with: "" },
     Group {
+        name: "encodings",
+        globals: &[],
+        hints: &["utf-16le", "latin1", "iso-8859-1"],
+        with: "TextDecoder",
+    },
+    Group {
         name: "intl",
         globals: &["Intl"],
         hints: &[".localeCompare", ".toLocaleString", ".toLocaleDateString", ".toLocaleTimeString"],

@@ -13,6 +13,7 @@ static LIBRARIES: &[(&str, &str)] = &[
     ("subtle", include_str!("../../js-engine/src/libraries/subtle.js")),
     ("subtle_public", include_str!("../../js-engine/src/libraries/subtle_public.js")),
     ("subtle_secret", include_str!("../../js-engine/src/libraries/subtle_secret.js")),
+    ("encodings", include_str!("../../js-engine/src/libraries/encodings.js")),
     ("intl", include_str!("../../js-engine/src/libraries/intl.js")),
     ("intl_number", include_str!("../../js-engine/src/libraries/intl_number.js")),
     ("intl_date", include_str!("../../js-engine/src/libraries/intl_date.js")),

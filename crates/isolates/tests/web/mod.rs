@@ -7,6 +7,7 @@ mod cryptography;
 mod fetch;
 mod globals;
 mod intl;
+mod standards;
 mod streams;
 
 use std::time::Duration;

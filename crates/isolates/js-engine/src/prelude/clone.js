@@ -9,9 +9,10 @@
     if (typeof value !== "object" || value === null) return value;
     if (seen.has(value)) return seen.get(value);
     const remember = (result) => { seen.set(value, result); return result; };
-    if (value instanceof Boolean || value instanceof Number || value instanceof String) return remember(Object(value.valueOf()));
+    if (value instanceof Boolean || value instanceof Number || value instanceof String || value instanceof BigInt) return remember(Object(value.valueOf()));
     if (value instanceof Date) return remember(new Date(value.getTime()));
     if (value instanceof RegExp) return remember(new RegExp(value.source, value.flags));
+    if (value instanceof ArrayBuffer && value.detached) throw refuse("a detached ArrayBuffer");
     if (value instanceof ArrayBuffer) return remember(value.slice(0));
     if (ArrayBuffer.isView(value)) {
       const buffer = copy(value.buffer, seen);
@@ -51,8 +52,13 @@
   }
 
   function structuredClone(value, options = {}) {
-    if (options.transfer?.length) throw refuse("a transfer list");
-    return copy(value, new Map());
+    const transfer = new Set(options.transfer ?? []);
+    for (const buffer of transfer) {
+      if (!(buffer instanceof ArrayBuffer) || buffer.detached) throw refuse("what is in the transfer list and no ArrayBuffer");
+    }
+    const result = copy(value, new Map());
+    for (const buffer of transfer) buffer.transfer();
+    return result;
   }
 
   native.define({ structuredClone });

@@ -1,4 +1,4 @@
-// TextEncoder, TextDecoder (UTF-8), atob, btoa.
+// TextEncoder, TextDecoder, atob, btoa.
 (native) => {
   const bytesOf = (input) => {
     if (input === undefined) return new Uint8Array(0);
@@ -40,14 +40,21 @@
   class TextDecoder {
     #rest = new Uint8Array(0);
     #started = false;
+    // Another encoding than UTF-8.
+    #other;
     constructor(label = "utf-8", { fatal = false, ignoreBOM = false } = {}) {
-      if (!/^\s*(utf-?8|unicode-1-1-utf-8)\s*$/i.test(label)) throw new RangeError(`encoding not supported: ${label}`);
+      if (!/^\s*(utf-?8|unicode-1-1-utf-8)\s*$/i.test(label)) {
+        native.demand("encodings");
+        this.#other = native.otherEncoding(String(label), Boolean(fatal));
+        if (!this.#other) throw new RangeError(`encoding not supported: ${label}`);
+      }
       this.fatal = Boolean(fatal);
       this.ignoreBOM = Boolean(ignoreBOM);
     }
-    get encoding() { return "utf-8"; }
+    get encoding() { return this.#other ? this.#other.encoding : "utf-8"; }
     decode(input, { stream = false } = {}) {
       let bytes = bytesOf(input);
+      if (this.#other) return this.#withoutMark(this.#other.decode(bytes, stream), stream);
       if (this.#rest.length) {
         const joined = new Uint8Array(this.#rest.length + bytes.length);
         joined.set(this.#rest);
@@ -56,11 +63,15 @@
       }
       const keep = stream ? incomplete(bytes) : 0;
       this.#rest = bytes.slice(bytes.length - keep);
-      let text = native.decode(bytes.subarray(0, bytes.length - keep), this.fatal);
+      const text = native.decode(bytes.subarray(0, bytes.length - keep), this.fatal);
       if (text === undefined) throw new TypeError("the bytes are not valid UTF-8");
-      if (!this.#started && !this.ignoreBOM && text.charCodeAt(0) === 0xfeff) text = text.slice(1);
-      this.#started = stream && (this.#started || bytes.length > keep);
-      return text;
+      return this.#withoutMark(text, stream);
+    }
+    // A byte order mark is at the beginning only.
+    #withoutMark(text, stream) {
+      const marked = !this.#started && !this.ignoreBOM && text.charCodeAt(0) === 0xfeff;
+      this.#started = stream && (this.#started || text.length > 0);
+      return marked ? text.slice(1) : text;
     }
   }
 
