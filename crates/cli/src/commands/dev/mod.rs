@@ -53,7 +53,8 @@ pub async fn run(args: &Dev, global: &Global) -> anyhow::Result<()> {
     let fingerprint = node.fingerprint();
     let mut serving = tokio::spawn(node.run(shutdown.clone()));
 
-    let session = session(args, global.output, app, broker, &addresses, fingerprint, &data_dir, &shutdown);
+    let session =
+        session(args, global.output, app, (&addresses, broker), fingerprint, &data_dir, &shutdown);
     tokio::select! {
         served = &mut serving => Ok(served??),
         result = session => {
@@ -68,8 +69,7 @@ async fn session(
     args: &Dev,
     format: Format,
     app: App,
-    broker: Broker,
-    addresses: &Addresses,
+    (addresses, broker): (&Addresses, Broker),
     fingerprint: Option<String>,
     data_dir: &Path,
     shutdown: &CancellationToken,
