@@ -37,6 +37,20 @@ async fn requires_run_when_they_are_reached_and_once() {
 }
 
 #[tokio::test]
+async fn exports_may_be_any_value() {
+    let app = App::new(&[
+        (
+            "main.js",
+            "const a = ['./u.cjs', './n.cjs', './z.cjs'].length; module.exports = () => [a, typeof require('./u.cjs'), typeof require('./u.cjs'), require('./n.cjs'), require('./z.cjs')];",
+        ),
+        ("u.cjs", "module.exports = undefined;"),
+        ("n.cjs", "module.exports = null;"),
+        ("z.cjs", "module.exports = 0;"),
+    ]);
+    assert_eq!(app.answer().await, json!([3, "undefined", "undefined", null, 0]));
+}
+
+#[tokio::test]
 async fn cycles_give_what_is_there_so_far() {
     let app = App::new(&[
         ("main.js", "import a from './lib/a.cjs'; export default () => a;"),

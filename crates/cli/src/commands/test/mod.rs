@@ -59,8 +59,6 @@ struct Ran {
     passed: bool,
     #[serde(default)]
     message: String,
-    #[serde(default)]
-    stack: String,
 }
 
 pub async fn run(args: &Test, global: &Global) -> anyhow::Result<()> {
@@ -229,8 +227,10 @@ async fn run_file(
         let duration = began.elapsed();
         let outcome = match outcome {
             Outcome::Failed { message } => {
-                let log = node.log(since, &runner, LOG_LINES).await?;
-                Outcome::Failed { message: with_log(message, &log) }
+                // What the test itself logged last is the stack of its error.
+                let own = node.log(since, |function| function == runner, 1).await?;
+                let log = node.log(since, |function| function != runner, LOG_LINES).await?;
+                Outcome::Failed { message: with_log(with_places(message, &own), &log) }
             }
             outcome => outcome,
         };
@@ -244,13 +244,15 @@ async fn run_file(
 fn outcome(ran: Ran) -> Outcome {
     match ran {
         Ran { passed: true, .. } => Outcome::Passed,
-        Ran { message, stack, .. } => {
-            // The lines of the test's own file: the others are of the runner.
-            let own = |line: &&str| !line.contains("@edgefaas/") && line.contains(".test.");
-            let places: Vec<_> = stack.lines().filter(own).map(str::trim_end).collect();
-            Outcome::Failed { message: [&[message.as_str()][..], &places].concat().join("\n") }
-        }
+        Ran { message, .. } => Outcome::Failed { message },
     }
+}
+
+/// Adds the lines of a logged stack that are of files with tests: the others are of the runner.
+fn with_places(message: String, log: &[proto::LogLine]) -> String {
+    let own = |line: &&str| !line.contains("@edgefaas/") && line.contains(".test.");
+    let places = log.iter().flat_map(|line| line.message.lines()).filter(own).map(str::trim_end);
+    std::iter::once(message.as_str()).chain(places).collect::<Vec<_>>().join("\n")
 }
 
 fn with_log(mut message: String, log: &[proto::LogLine]) -> String {

@@ -82,11 +82,11 @@ impl TestNode {
         Ok(Self { addresses, broker, control, objects, gateway_token, serving, shutdown, _data: data })
     }
 
-    /// Log lines since a time, in milliseconds since the Unix epoch, except those of one function; at most the last `max`.
+    /// Log lines since a time, in milliseconds since the Unix epoch, of the functions that `of` is true for; at most the last `max`.
     pub async fn log(
         &self,
         since_unix_ms: u64,
-        except: &str,
+        of: impl Fn(&str) -> bool,
         max: usize,
     ) -> anyhow::Result<Vec<proto::LogLine>> {
         let request = proto::LogsRequest::default();
@@ -95,7 +95,7 @@ impl TestNode {
             control.logs(request).await.map_err(|status| connection::failure(&status))?.into_inner();
         let mut found = std::collections::VecDeque::new();
         while let Some(line) = lines.message().await.map_err(|status| connection::failure(&status))? {
-            if line.time_unix_ms as u64 >= since_unix_ms && line.function != except {
+            if line.time_unix_ms as u64 >= since_unix_ms && of(&line.function) {
                 found.push_back(line);
                 if found.len() > max {
                     found.pop_front();

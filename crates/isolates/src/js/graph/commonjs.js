@@ -4,8 +4,9 @@
 export function run(path, find, keep, body) {
   const module = { exports: {}, id: path, path: folder(path), filename: "/" + path, loaded: false, children: [], paths: [] };
   const require = (id) => {
+    // A module's exports may be any value, also `undefined`.
     const found = find(id);
-    if (found === undefined) throw missing(id, path);
+    if (found === run) throw missing(id, path);
     return found;
   };
   require.resolve = (id) => { throw missing(id, path); };

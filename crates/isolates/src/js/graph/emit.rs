@@ -141,7 +141,7 @@ pub(super) fn common_js(
     }
     let _ = write!(
         text,
-        "var $module;function $require(id){{switch(id){{{cases}}}}}\
+        "var $module;function $require(id){{switch(id){{{cases}}}return $run}}\
          export function $commonjs(){{return $module?$module.exports:$run({},$require,(module)=>$module=module,\
          (exports,require,module,file,folder)=>$body.call(exports,exports,require,module,file,folder{values}))}}\
          function $body({parameters}){{\n",
