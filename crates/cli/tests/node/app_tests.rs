@@ -131,7 +131,10 @@ fn tests_use_the_node_as_its_clients_do() {
 fn a_failed_test_says_where_and_what_the_functions_logged() {
     let home = tempfile::tempdir().unwrap();
     let folder = home.path().join("app");
-    let tests = r#"import { assert, test } from "@edgefaas/sdk/test";
+    let tests = r#"
+// A note that the engine does not get.
+
+import { assert, test } from "@edgefaas/sdk/test";
 test("counts", async (t) => {
   await t.publish("doors/north/opened", "");
   const message = await t.expectMessage("rooms/visits");
@@ -140,7 +143,7 @@ test("counts", async (t) => {
 test("hangs", { timeout: 50 }, () => new Promise(() => {}));
 test("works", () => {});
 "#;
-    app(&folder, &[("rooms.test.js", tests)]);
+    app(&folder, &[("rooms.test.ts", tests)]);
     let (code, stdout, stderr) = run(&folder, &["--junit", "junit.xml"]);
     assert_eq!(code, Some(5), "{stderr}");
     assert!(stderr.ends_with("error: 2 of 3 tests failed\n"), "{stderr}");
@@ -149,7 +152,7 @@ test("works", () => {});
         "{stdout}"
     );
     assert!(stdout.contains("expected: 2") && stdout.contains("actual:   1"), "{stdout}");
-    assert!(stdout.contains("rooms.test.js:5"), "the place: {stdout}");
+    assert!(stdout.contains("rooms.test.ts:8"), "the place: {stdout}");
     assert!(stdout.contains("info count: opened: doors/north/opened"), "the log: {stdout}");
     assert!(stdout.contains("the test did not end within 50 ms"), "{stdout}");
     assert!(stdout.ends_with("1 passed, 2 failed, 0 skipped\n"), "{stdout}");
