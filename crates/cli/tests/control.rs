@@ -738,7 +738,7 @@ async fn lists_logs_status_and_the_rest() {
 
     assert_eq!(
         fixture.run(&["rollback", "a", "--to", "fed"]).await.1.lines().next(),
-        Some("a fed is live")
+        Some("a fed is live; `--to` can name fedcba")
     );
     assert_eq!(
         fixture.run(&["rm", "greenhouse"]).await.1,
