@@ -82,8 +82,8 @@ fn the_manager_gets_ready_reload_and_stop() {
     let ended = node.terminate();
     let stopping = manager.next();
     assert_eq!(names(&stopping), ["STOPPING", "EXTEND_TIMEOUT_USEC", "STATUS"]);
-    // Half of the drain of 10 s for workflows, the drain, 3 s for connections and 20 s for the store.
-    assert_eq!(stopping[1].1, "38000000");
+    // Half of the drain of 10 s for workflows, the drain, 3 s for connections, 5 s for the last spans and 20 s for the store.
+    assert_eq!(stopping[1].1, "43000000");
     assert_eq!(ended, Some(0));
     manager.socket.set_nonblocking(true).unwrap();
     assert!(manager.socket.recv(&mut [0; 16]).is_err(), "no watchdog, no notification of it");
