@@ -47,7 +47,7 @@ mod tests {
             let json: serde_json::Value = serde_json::from_str(&zone(name).unwrap()).unwrap();
             assert_eq!(json[0], name);
             let triples = json[1].as_array().unwrap();
-            assert!(triples.len() >= 3 && triples.len() % 3 == 0, "{name}");
+            assert!(triples.len() >= 3 && triples.len().is_multiple_of(3), "{name}");
             zones += 1;
         }
         assert!(zones > 400, "{zones}");

@@ -139,12 +139,12 @@ pub(super) fn common_js(
             let _ = write!(values, ".{member}");
         }
     }
-    let _ = write!(
+    let _ = writeln!(
         text,
         "var $module;function $require(id){{switch(id){{{cases}}}return $run}}\
          export function $commonjs(){{return $module?$module.exports:$run({},$require,(module)=>$module=module,\
          (exports,require,module,file,folder)=>$body.call(exports,exports,require,module,file,folder{values}))}}\
-         function $body({parameters}){{\n",
+         function $body({parameters}){{",
         quoted(path)
     );
     text.push_str(&edited(source, &scanned.edits));
