@@ -53,6 +53,24 @@ fn write_crate(folder: &Path, lib: &str, source: &str) {
 }
 
 #[test]
+fn a_name_of_a_file_cannot_steer_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = "\u{1b}[31mred\nerror: all is well.js";
+    fs::write(folder.path().join(name), "export default nope(").unwrap();
+    fs::write(
+        folder.path().join("main.js"),
+        "import \"./\\x1b[31mred\\nerror: all is well.js\";\nexport default () => 1;\n",
+    )
+    .unwrap();
+    let manifest = "app = \"a\"\n[functions.f]\nmain = \"main.js\"\n";
+    fs::write(folder.path().join("edgefaas.toml"), manifest).unwrap();
+    let (code, _, stderr) = run(folder.path(), &["build", "."]);
+    assert_eq!(code, 7, "{stderr}");
+    assert!(stderr.contains("red") && !stderr.contains('\u{1b}'), "{stderr:?}");
+    assert!(!stderr.lines().any(|line| line.starts_with("error: all is well")), "{stderr:?}");
+}
+
+#[test]
 fn a_command_line_that_makes_no_sense_is_2() {
     let folder = tempfile::tempdir().unwrap();
     for (args, expected) in [

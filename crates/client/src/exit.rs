@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use edgefaas_manifest::{ManifestError, SingleFileError};
 use edgefaas_workflow::DefinitionError;
 
+use crate::output;
+
 /// Exit codes of the process. `docs/cli.md` and `--help` list them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -65,7 +67,8 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
 
 /// Shows an error on stderr.
 pub fn show(error: &anyhow::Error) {
-    let text = format!("{error:#}");
+    // It may name files and quote sources of an app that somebody else wrote.
+    let text = output::laid_out(&format!("{error:#}"));
     // Errors of a manifest have the layout of a compiler's, from here and from a node.
     if text.starts_with("error: ") { eprintln!("{text}") } else { eprintln!("error: {text}") }
 }

@@ -36,7 +36,12 @@ pub fn write(bytes: &[u8]) -> anyhow::Result<()> {
 
 /// Prints lines for people.
 pub fn text(lines: &str) -> anyhow::Result<()> {
-    write(escape(lines, LAYOUT).as_bytes())
+    write(laid_out(lines).as_bytes())
+}
+
+/// Foreign text in lines of the CLI: it cannot steer the terminal.
+pub fn laid_out(text: &str) -> String {
+    escape(text, LAYOUT)
 }
 
 /// Foreign text inside a line.
