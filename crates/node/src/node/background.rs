@@ -93,7 +93,8 @@ impl Parts {
         tasks.spawn(async move { broker.maintain(open).await });
         if let Some(collector) = self.otlp.clone() {
             let (traces, http) = (self.traces.clone(), self.http.clone());
-            let export = trace_export::run(traces, http, collector, stages.settled.clone());
+            let clock = self.platform.clock.clone();
+            let export = trace_export::run(traces, http, collector, clock, stages.settled.clone());
             tasks.spawn(stages.exports.track_future(export));
         }
         tasks.spawn(memory_pressure::watch(

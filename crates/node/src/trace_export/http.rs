@@ -7,6 +7,7 @@ use bytes::Bytes;
 use edgefaas_functions::outgoing::{self, Caller, FetchError, HttpClient};
 use edgefaas_functions::trace::TraceSpan;
 use edgefaas_isolates::{IncomingResponse, OutgoingRequest, Redirect};
+use edgefaas_platform::Clock;
 use url::Url;
 
 use super::answer::{Attempt, ExportError, Message, PartialSuccess, Retry};
@@ -48,12 +49,19 @@ pub(super) struct HttpExporter {
     caller: Caller,
     url: String,
     encoding: Encoding,
+    clock: Clock,
 }
 
 impl HttpExporter {
-    pub fn new(client: Arc<HttpClient>, caller: Caller, collector: &Url, encoding: Encoding) -> Self {
+    pub fn new(
+        client: Arc<HttpClient>,
+        caller: Caller,
+        collector: &Url,
+        encoding: Encoding,
+        clock: Clock,
+    ) -> Self {
         let url = format!("{}/v1/traces", collector.as_str().trim_end_matches('/'));
-        Self { client, caller, url, encoding }
+        Self { client, caller, url, encoding, clock }
     }
 
     pub fn body(&self, spans: &[TraceSpan]) -> Bytes {
@@ -90,7 +98,9 @@ impl HttpExporter {
             return Attempt::Accepted(self.encoding.partial_success(&answer.body));
         }
         let retry = match status {
-            429 | 502 | 503 | 504 => retry_after(answer).map_or(Retry::Later, Retry::After),
+            429 | 502 | 503 | 504 => {
+                retry_after(answer, self.clock.now()).map_or(Retry::Later, Retry::After)
+            }
             _ => Retry::Never,
         };
         let message = self.encoding.error_message(&answer.body);
@@ -99,9 +109,9 @@ impl HttpExporter {
 }
 
 /// The pause in `Retry-After`: seconds, or the time until a date (RFC 9110, section 10.2.3).
-fn retry_after(answer: &IncomingResponse) -> Option<Duration> {
+fn retry_after(answer: &IncomingResponse, now: SystemTime) -> Option<Duration> {
     let (_, value) = answer.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("retry-after"))?;
-    pause(value.trim(), SystemTime::now())
+    pause(value.trim(), now)
 }
 
 fn pause(retry_after: &str, now: SystemTime) -> Option<Duration> {

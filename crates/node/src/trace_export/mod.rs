@@ -17,6 +17,7 @@ use bytes::Bytes;
 use edgefaas_functions::outgoing::{Caller, HttpClient, ResponseLimit};
 use edgefaas_functions::trace::{TraceSpan, Traces};
 use edgefaas_manifest::HttpPattern;
+use edgefaas_platform::Clock;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -43,10 +44,11 @@ pub(crate) async fn run(
     traces: Arc<Traces>,
     client: Arc<HttpClient>,
     collector: Collector,
+    clock: Clock,
     cancel: CancellationToken,
 ) {
     let url = collector.url.to_string();
-    let Some(mut exporter) = Exporter::new(client, collector) else {
+    let Some(mut exporter) = Exporter::new(client, collector, clock) else {
         tracing::error!(collector = url, "traces.otlp is not a URL of a server; spans are not exported");
         return;
     };
@@ -77,11 +79,12 @@ enum Exporter {
 
 impl Exporter {
     /// `None` if the URL has no host that requests can be sent to.
-    fn new(client: Arc<HttpClient>, Collector { url, protocol }: Collector) -> Option<Self> {
+    fn new(client: Arc<HttpClient>, Collector { url, protocol }: Collector, clock: Clock) -> Option<Self> {
         let server = Arc::from(vec![pattern_of(&url)?]);
         let caller = Caller::new("the export of traces", server, ResponseLimit::Fixed);
-        let over_http =
-            |client, caller, encoding| Self::Http(http::HttpExporter::new(client, caller, &url, encoding));
+        let over_http = |client, caller, encoding| {
+            Self::Http(http::HttpExporter::new(client, caller, &url, encoding, clock))
+        };
         Some(match protocol {
             OtlpProtocol::HttpJson => over_http(client, caller, http::Encoding::Json),
             OtlpProtocol::HttpProtobuf => over_http(client, caller, http::Encoding::Protobuf),

@@ -13,6 +13,7 @@ use http::Request;
 use http_body_util::Full;
 use parking_lot::Mutex;
 use prost::Message;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -314,20 +315,36 @@ async fn spans_are_exported_over_grpc_and_again_after_an_overload() {
     }
 }
 
-/// The last request of a connection ends while the node stops.
+/// An invocation ends after the listeners are closed: its span is exported all the same.
 #[tokio::test]
 async fn a_node_that_stops_exports_its_last_spans() {
     let mut collector = GrpcCollector::start(Vec::new()).await;
     let mut node = collector.node().await;
-    let source =
-        "export default async () => { await new Promise((done) => setTimeout(done, 100)); return 'x'; }";
-    node.deploy_one("slow", "triggers = [{ http = \"/slow\" }, { mqtt = \"begin\" }]", source).await;
+    let slow = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = slow.local_addr().unwrap();
+    let extra =
+        format!("triggers = [{{ mqtt = \"begin\" }}]\npermissions = {{ http = [\"http://{server}\"] }}");
+    let source = format!("export default async () => (await fetch('http://{server}/')).text()");
+    node.deploy_one("slow", &extra, &source).await;
     let mut client = Mqtt5::connect(&node, "watcher").await;
     client.publish("begin", "").await;
     client.puback().await;
-    node.stop().await;
+    let (mut waiting, _) = in_time(slow.accept()).await.unwrap();
+    let gateway = node.addresses.http;
+    let is_closed = async {
+        while tokio::net::TcpStream::connect(gateway).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::join!(node.stop(), async {
+        in_time(is_closed).await;
+        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\nconnection: close\r\n\r\nx";
+        waiting.write_all(answer).await.unwrap();
+    });
     let request = collector.request().await;
-    assert!(names(&request).contains(&"slow"), "{request:?}");
+    let slow =
+        spans_of(&request).into_iter().find(|span| span.name == "slow").expect("the span of the function");
+    assert_eq!(attributes(&slow.attributes)["edgefaas.output"], "x");
 }
 
 #[tokio::test]
