@@ -4,10 +4,11 @@ use std::fmt;
 use std::path::Path;
 
 use oxc::allocator::Allocator;
+use oxc::ast::ast::Program;
 use oxc::codegen::{Codegen, CodegenOptions};
 use oxc::diagnostics::OxcDiagnostic;
-use oxc::parser::Parser;
-use oxc::semantic::SemanticBuilder;
+use oxc::parser::{ParseOptions, Parser};
+use oxc::semantic::{Scoping, SemanticBuilder};
 use oxc::span::SourceType;
 use oxc::transformer::{TransformOptions, Transformer};
 use serde::{Deserialize, Serialize};
@@ -53,7 +54,8 @@ impl SyntaxError {
     pub(super) fn at(file: &str, source: &str, offset: usize, message: impl Into<String>) -> Self {
         let (line, column) = position(source, offset);
         Self {
-            file: file.to_owned(),
+            // A file of a package may have any name, and a message has lines of its own.
+            file: file.replace(|c: char| c.is_control(), "\u{fffd}"),
             line,
             column,
             message: message.into(),
@@ -94,9 +96,15 @@ pub(super) fn too_large(bytes: u64) -> String {
     format!("the module has {bytes} bytes; the limit is {MAX_SOURCE_BYTES}, so split or minify it")
 }
 
-fn script_module(path: &str, source: &str, kind: SourceType) -> Result<Transpiled, SyntaxError> {
-    let allocator = Allocator::default();
-    let parsed = Parser::new(&allocator, source, kind).parse();
+/// Parses and checks a script, and takes its types out.
+pub(super) fn checked<'a>(
+    allocator: &'a Allocator,
+    path: &str,
+    source: &'a str,
+    kind: SourceType,
+    options: ParseOptions,
+) -> Result<(Program<'a>, Scoping), SyntaxError> {
+    let parsed = Parser::new(allocator, source, kind).with_options(options).parse();
     if let Some(error) = parsed.diagnostics.errors().next() {
         return Err(from_diagnostic(path, source, error));
     }
@@ -108,15 +116,24 @@ fn script_module(path: &str, source: &str, kind: SourceType) -> Result<Transpile
     if let Some(error) = semantic.diagnostics.errors().next() {
         return Err(from_diagnostic(path, source, error));
     }
-    if !kind.is_typescript() {
-        return Ok(Transpiled { code: source.to_owned(), map: None });
-    }
     let scoping = semantic.semantic.into_scoping();
+    if !kind.is_typescript() {
+        return Ok((program, scoping));
+    }
     let options = TransformOptions::default();
     let transformed =
-        Transformer::new(&allocator, Path::new(path), &options).build_with_scoping(scoping, &mut program);
+        Transformer::new(allocator, Path::new(path), &options).build_with_scoping(scoping, &mut program);
     if let Some(error) = transformed.diagnostics.errors().next() {
         return Err(from_diagnostic(path, source, error));
+    }
+    Ok((program, transformed.scoping))
+}
+
+fn script_module(path: &str, source: &str, kind: SourceType) -> Result<Transpiled, SyntaxError> {
+    let allocator = Allocator::default();
+    let (program, _) = checked(&allocator, path, source, kind, ParseOptions::default())?;
+    if !kind.is_typescript() {
+        return Ok(Transpiled { code: source.to_owned(), map: None });
     }
     let options = CodegenOptions { source_map_path: Some(path.into()), ..CodegenOptions::default() };
     let printed = Codegen::new().with_options(options).build(&program);

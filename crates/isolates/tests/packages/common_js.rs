@@ -26,7 +26,7 @@ async fn requires_run_when_they_are_reached_and_once() {
         ("node_modules/old/sub.js", "require('./order').push('sub');\nexports.name = __filename;\n"),
         ("node_modules/old/never.js", "require('./order').push('never');\n"),
         ("node_modules/old/late.cjs", "module.exports = 'late ' + require('./data.json').n;\n"),
-        ("node_modules/old/data.json", "{ \"n\": 7 }"),
+        ("node_modules/old/data.json", "\u{feff}{ \"n\": 7 }"),
     ]);
     let exports = json!({
         "order": ["first", "sub"], "sub": "/node_modules/old/sub.js", "same": true,

@@ -94,8 +94,12 @@ impl Files {
             }
             Err(error) => return Err(error.into()),
         };
-        let source =
+        let mut source =
             String::from_utf8(source).map_err(|_| SourceFileError::NotUtf8 { path: name.clone() })?;
+        // Node.js takes a byte order mark, JSON has none.
+        if extension(&located) == Some("json") && source.starts_with('\u{feff}') {
+            source.remove(0);
+        }
         let scanned = parse(&located, &name, &source, package)?;
         Ok(self.add(File { path: located, name, source, scanned, package, importer })?)
     }

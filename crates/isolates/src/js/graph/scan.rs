@@ -1,7 +1,6 @@
 //! Imports, exports and forms of a module, by its syntax tree.
 
 use std::collections::{BTreeSet, HashMap};
-use std::path::Path;
 
 use oxc::allocator::Allocator;
 use oxc::ast::ast::{
@@ -11,10 +10,9 @@ use oxc::ast::ast::{
     Statement, StaticMemberExpression, TryStatement, UnaryExpression, UnaryOperator,
 };
 use oxc::ast_visit::{Visit, walk};
-use oxc::parser::{ParseOptions, Parser};
-use oxc::semantic::{Scoping, SemanticBuilder, SymbolId};
+use oxc::parser::ParseOptions;
+use oxc::semantic::{Scoping, SymbolId};
 use oxc::span::{GetSpan, SourceType, Span};
-use oxc::transformer::{TransformOptions, Transformer};
 
 use super::constants::{NODE_ENV_TEXT, constant, is_node_env};
 use crate::js::transpile::{self, SyntaxError};
@@ -176,28 +174,7 @@ fn parse(path: &str, source: &str, kind: SourceType, form: Form) -> Result<Scann
     let allocator = Allocator::default();
     let options =
         ParseOptions { allow_return_outside_function: form == Form::CommonJs, ..ParseOptions::default() };
-    let parsed = Parser::new(&allocator, source, kind).with_options(options).parse();
-    if let Some(error) = parsed.diagnostics.errors().next() {
-        return Err(transpile::from_diagnostic(path, source, error));
-    }
-    let mut program = parsed.program;
-    let semantic = SemanticBuilder::new()
-        .with_check_syntax_error(true)
-        .with_enum_eval(kind.is_typescript())
-        .build(&program);
-    if let Some(error) = semantic.diagnostics.errors().next() {
-        return Err(transpile::from_diagnostic(path, source, error));
-    }
-    let mut scoping = semantic.semantic.into_scoping();
-    if kind.is_typescript() {
-        let options = TransformOptions::default();
-        let transformed = Transformer::new(&allocator, Path::new(path), &options)
-            .build_with_scoping(scoping, &mut program);
-        if let Some(error) = transformed.diagnostics.errors().next() {
-            return Err(transpile::from_diagnostic(path, source, error));
-        }
-        scoping = transformed.scoping;
-    }
+    let (program, scoping) = transpile::checked(&allocator, path, source, kind, options)?;
     // "unambiguous" is a module if its syntax is one's.
     let form = match form {
         Form::Module if program.source_type.is_module() => Form::Module,
