@@ -75,6 +75,8 @@ fn a_trigger_permits_pages_and_the_node_answers_their_preflights() {
         assert!(head.contains(header), "{header}: {head}");
     }
     assert!(preflight(&node, "/open", "http://localhost:5173", "GET").starts_with("http/1.1 204"));
+    let odd = preflight(&node, "/open", "https://shop.example", "FOO BAR");
+    assert!(!odd.contains("foo bar"), "what is no method is not permitted: {odd}");
     let (head, body) =
         ask(&node, "PUT", "/open", &["origin: https://shop.example", "sec-fetch-site: cross-site"]);
     assert!(head.starts_with("http/1.1 200") && body == "PUT /open", "{head}{body}");

@@ -64,6 +64,9 @@ fn each_kind_of_event_reaches_the_function() {
 
     for (args, code, expected) in [
         (&["echo", "--http", "GET", "rooms"][..], 7, "does not begin with `/`"),
+        (&["echo", "--http", "GET", "/a\r\nb"], 7, "has a control character"),
+        (&["echo", "--http", "GET", "/", "-H", "a b: c"], 7, "is not a header of HTTP"),
+        (&["echo", "--http", "GET", "/", "-H", "a: b\r\nc: d"], 7, "is not a header of HTTP"),
         (&["echo", "--mqtt", "a/+"], 7, "is not a topic"),
         (&["plain", "--cron"], 7, "`plain` has no cron trigger; name a schedule"),
         (&["echo", "--cron", "often"], 7, "\"often\" is not a schedule"),

@@ -2,14 +2,14 @@
 
 use bytes::Bytes;
 use edgefaas_api::control::invoke_request::Event as Wanted;
-use edgefaas_api::control::{CronEvent, HttpEvent, MqttEvent, ObjectEvent};
+use edgefaas_api::control::{CronEvent, Header, HttpEvent, MqttEvent, ObjectEvent};
 use edgefaas_broker::{TopicName, TopicNameError};
 use edgefaas_functions::registry::LiveFunction;
 use edgefaas_isolates::{CronTick, Event, HttpRequest, MqttMessage, ObjectChange, Trigger};
 use edgefaas_manifest::{self as manifest, CronError, parse_cron};
 use edgefaas_state::objects::{FieldKey, Objects, json_of_value};
 use edgefaas_state::store::StoreError;
-use http::Method;
+use http::{HeaderName, HeaderValue, Method};
 use serde_json::{Value, json};
 
 /// An event that no door would make.
@@ -25,8 +25,10 @@ pub(super) enum EventError {
     },
     #[error("`{method}` is not a method of HTTP")]
     Method { method: String },
-    #[error("the path {path:?} does not begin with `/`")]
+    #[error("the path {path:?} does not begin with `/`, or has a control character")]
     Path { path: String },
+    #[error("{name:?} with the value {value:?} is not a header of HTTP")]
+    Header { name: String, value: String },
     #[error("{topic:?} is not a topic: {error}")]
     Topic { topic: String, error: TopicNameError },
     #[error("{qos} is not a quality of service; it is 0, 1 or 2")]
@@ -62,8 +64,14 @@ fn http(request: HttpEvent) -> Result<HttpRequest, EventError> {
     if Method::from_bytes(method.as_bytes()).is_err() {
         return Err(EventError::Method { method });
     }
-    if !path.starts_with('/') {
+    if !path.starts_with('/') || path.chars().any(char::is_control) {
         return Err(EventError::Path { path });
+    }
+    for header in &headers {
+        let Header { name, value } = header;
+        if HeaderName::from_bytes(name.as_bytes()).is_err() || HeaderValue::from_str(value).is_err() {
+            return Err(EventError::Header { name: name.clone(), value: value.clone() });
+        }
     }
     let headers = headers.into_iter().map(|header| (header.name.to_ascii_lowercase(), header.value));
     Ok(HttpRequest { method: method.to_ascii_uppercase(), path, query, headers: headers.collect() })

@@ -32,8 +32,9 @@ impl Permitted {
         let headers = request.headers();
         let value = headers.get(ORIGIN)?;
         let origin = value.to_str().ok()?;
-        let wanted =
-            headers.get(ACCESS_CONTROL_REQUEST_METHOD).filter(|_| request.method() == Method::OPTIONS);
+        let wanted = headers.get(ACCESS_CONTROL_REQUEST_METHOD).filter(|wanted| {
+            request.method() == Method::OPTIONS && Method::from_bytes(wanted.as_bytes()).is_ok()
+        });
         let method = wanted.and_then(|wanted| wanted.to_str().ok()).unwrap_or(request.method().as_str());
         let is_permitted = gateway.cors.iter().any(|permitted| permitted.matches(origin)) || {
             let routes = gateway.registry.routes();
