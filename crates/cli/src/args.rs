@@ -21,8 +21,7 @@ pub struct Cli<C: Subcommand> {
 }
 
 /// All commands.
-// There is one value in a process.
-#[allow(clippy::large_enum_variant)]
+#[expect(clippy::large_enum_variant, reason = "one in a process")]
 #[derive(Debug, Subcommand)]
 pub enum Command {
     #[command(flatten)]
@@ -277,7 +276,7 @@ pub struct Upgrade {
     #[arg(long, value_name = "COMMAND")]
     pub restart: Option<String>,
     /// The time in which the node must be ready
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
     pub wait: Duration,
 }
 
@@ -322,10 +321,6 @@ pub enum Users {
 /// The name of a zone or a label.
 fn label(text: &str) -> Result<String, &'static str> {
     if is_label(text) { Ok(text.to_owned()) } else { Err(LABEL_RULE) }
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
