@@ -4,6 +4,7 @@ mod common_js;
 mod left_out;
 mod node_names;
 mod refused;
+mod urls;
 
 use edgefaas_isolates::ModuleGraph;
 use edgefaas_isolates::js::{CollectError, collect};

@@ -1,7 +1,9 @@
 //! Packages that cannot run here, and hostile ones.
 
 use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::json;
 
 use super::App;
@@ -119,4 +121,44 @@ async fn files_outside_of_the_app_folder_stay_outside() {
     symlink(outside.path(), app.path("node_modules/q")).unwrap();
     std::fs::write(outside.path().join("index.js"), "exports.r = 1;").unwrap();
     assert!(app.refused().contains("out of the app folder"));
+}
+
+#[test]
+fn only_regular_files_are_read() {
+    let app = App::new(&[
+        ("main.js", "import p from 'p'; import x from './lib/x.js'; export default () => [p, x];"),
+        ("node_modules/p/index.js", "try { require('q'); } catch {}\nmodule.exports = 1;"),
+        ("node_modules/q/index.js", ""),
+        ("lib/x.js", "export default 1;"),
+        ("lib/package.json", "{}"),
+    ]);
+    app.collect().unwrap();
+    let pipe = app.path("pipe");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let socket = app.path("socket");
+    let _listener = UnixListener::bind(&socket).unwrap();
+    for (target, kind) in [(&pipe, "a named pipe"), (&socket, "a socket")] {
+        for name in [
+            "lib/x.js",
+            "package.json",
+            "node_modules/p/package.json",
+            "node_modules/q/package.json",
+            "lib/package.json",
+        ] {
+            let (path, kept) = (app.path(name), app.path("kept"));
+            let _ = std::fs::rename(&path, &kept);
+            symlink(target, &path).unwrap();
+            let error = app.refused();
+            // It is located before it is read, so the error has the name that the link leads to.
+            let named = if name.ends_with(".js") { target } else { &path };
+            let expected = format!(
+                "{}: cannot be read: it is {kind}, and only regular files are read",
+                named.display()
+            );
+            assert!(error.contains(&expected), "{name}: {error}");
+            std::fs::remove_file(&path).unwrap();
+            let _ = std::fs::rename(&kept, &path);
+        }
+    }
+    app.collect().unwrap();
 }

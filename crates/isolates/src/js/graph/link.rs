@@ -64,9 +64,10 @@ pub(super) struct Linker {
 
 impl Linker {
     pub fn new(folder: AppFolder, report: fn(&str)) -> Self {
+        let resolvers = Resolvers::new(folder.root());
         Self {
             files: Files::new(folder, report),
-            resolvers: Resolvers::new(),
+            resolvers,
             targets: HashMap::new(),
             needed: HashMap::new(),
             included: Vec::new(),
@@ -76,7 +77,7 @@ impl Linker {
 
     /// The graph of the module at `entry`, which is inside of the app folder.
     pub fn link(mut self, entry: &Path) -> Result<ModuleGraph, CollectError> {
-        let package = self.resolvers.package(entry);
+        let package = self.resolvers.package(entry)?;
         let entry = self.files.open(entry, package, None).map_err(|error| match error {
             OpenError::Outside(error) => error.into(),
             OpenError::Other(error) => error,
@@ -274,15 +275,17 @@ impl Linker {
             return Ok(*target);
         }
         let target = match self.resolvers.resolve(&self.files.get(id).path, specifier, by) {
-            Ok(Found::File { path, package }) => {
-                self.files.open(&path, package, Some(id)).map_err(|error| match error {
+            Ok(Found::File { path, package, suffix }) => {
+                let file = self.files.open(&path, package, Some(id)).map_err(|error| match error {
                     OpenError::Outside(error) => self.outside(id, offset, specifier, &error).into(),
                     OpenError::Other(error) => error,
-                })?
+                })?;
+                self.files.instance(file, suffix)?
             }
             Ok(Found::Bundled(name)) => self.files.bundled(name, id)?,
             Ok(Found::Empty) => self.files.empty(id)?,
             Ok(Found::Test) => self.files.test_module(id)?,
+            Err(NotFound::Unreadable(error)) => return Err(error.into()),
             Err(NotFound::Node(remedy)) => {
                 let message = format!(
                     "{specifier:?} belongs to Node.js and is not available here: {remedy}{}",

@@ -8,8 +8,10 @@ mod emit;
 mod files;
 mod link;
 mod node_modules;
+mod package_files;
 mod resolve;
 mod scan;
+mod url_specifier;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -19,6 +21,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 pub(super) use emit::lines_before;
+pub(super) use url_specifier::without_suffix;
 
 use super::transpile::SyntaxError;
 use crate::ModuleGraph;
