@@ -51,7 +51,6 @@ fn specifiers_that_are_no_urls_are_refused() {
         ("./a%ff.js", "its escapes are not UTF-8"),
         ("p?1", "the name of a package has no ?, # or %"),
         ("./c%20d.js?1", "there is no such file"),
-        ("./%2e%2e/%2e%2e/etc/passwd", "cannot find module"),
     ] {
         app.write("main.js", &format!("import '{specifier}';"));
         let error = app.refused();

@@ -51,11 +51,11 @@ impl FileSystem for PackageFiles {
     }
 
     fn metadata(&self, path: &Path) -> io::Result<FileMetadata> {
-        FileSystemOs::metadata(path)
+        FileSystemOs::metadata(path).map(found)
     }
 
     fn symlink_metadata(&self, path: &Path) -> io::Result<FileMetadata> {
-        FileSystemOs::symlink_metadata(path)
+        FileSystemOs::symlink_metadata(path).map(found)
     }
 
     fn read_link(&self, path: &Path) -> Result<PathBuf, ResolveError> {
@@ -65,4 +65,10 @@ impl FileSystem for PackageFiles {
     fn canonicalize(&self, path: &Path) -> io::Result<PathBuf> {
         FileSystemOs::canonicalize(path)
     }
+}
+
+/// A pipe as if it were a file: the error of reading it is clearer than that there is no file.
+fn found(metadata: FileMetadata) -> FileMetadata {
+    let is_file = !metadata.is_dir() && !metadata.is_symlink();
+    FileMetadata::new(is_file, metadata.is_dir(), metadata.is_symlink())
 }
