@@ -69,7 +69,8 @@ const load = (name) => {
   }
   return loaded.get(name).exports;
 };
-const names = own.sort().map((name) => {
+// That of `console` has the names of the engine.
+const names = own.filter((name) => name !== 'console').sort().map((name) => {
   const exported = new Set();
   for (let object = load(name); object && object !== Object.prototype && object !== Function.prototype; object = Object.getPrototypeOf(object)) {
     for (const key of Object.getOwnPropertyNames(object)) exported.add(key);

@@ -162,3 +162,31 @@ fn only_regular_files_are_read() {
     }
     app.collect().unwrap();
 }
+
+#[tokio::test]
+async fn names_that_modules_of_node_lack_are_refused() {
+    let app = App::new(&[
+        ("main.js", "import p from 'p'; export default () => p;"),
+        (
+            "node_modules/p/index.js",
+            "import { Buffer, transcode } from 'buffer'; export default transcode;",
+        ),
+    ]);
+    let message = app.refused();
+    assert!(
+        message.starts_with("node_modules/p/index.js:1:35: \"buffer\" exports no \"transcode\" here: "),
+        "{message}"
+    );
+    assert!(message.contains("use the Web APIs") && message.contains("(imported by main.js)"), "{message}");
+    app.write("node_modules/p/index.js", "export { x as y } from 'node:path/posix';");
+    assert!(app.refused().contains("\"node:path/posix\" exports no \"x\" here"));
+    // Looking for a member is no error, and what is left out needs nothing.
+    app.write("node_modules/p/package.json", r#"{ "sideEffects": false }"#);
+    app.write(
+        "node_modules/p/index.js",
+        "import buffer, * as all from 'buffer'; import { join } from 'path/posix'; export { x } from './x.js';\n\
+         export default [typeof buffer.transcode, typeof all.transcode, join('a', 'b')];",
+    );
+    app.write("node_modules/p/x.js", "export { x } from 'buffer';");
+    assert_eq!(app.answer().await, json!(["undefined", "undefined", "a/b"]));
+}

@@ -7,7 +7,7 @@ use super::node_modules::{self, PATH_PREFIX};
 use super::resolve::{PackageFacts, is_in_package};
 use super::scan::{Form, Language, Scanned, scan};
 use super::url_specifier::escaped;
-use super::{CollectError, MAX_PARSED, SourceFileError, TEST_MODULE_PATH};
+use super::{CollectError, MAX_PARSED, MAX_PARSED_BYTES, SourceFileError, TEST_MODULE_PATH};
 use crate::app_folder::{AppFileError, AppFolder};
 use crate::js::transpile::{MAX_SOURCE_BYTES, SyntaxError, too_large, transpile};
 
@@ -49,6 +49,8 @@ pub(super) struct Files {
     folder: AppFolder,
     report: fn(&str),
     files: Vec<File>,
+    /// The texts of all files together.
+    bytes: usize,
     known: HashMap<PathBuf, FileId>,
     /// Further instances of ES modules and JSON, by the suffixes of their URLs.
     instances: HashMap<(FileId, String), FileId>,
@@ -68,7 +70,14 @@ impl<E: Into<CollectError>> From<E> for OpenError {
 
 impl Files {
     pub fn new(folder: AppFolder, report: fn(&str)) -> Self {
-        Self { folder, report, files: Vec::new(), known: HashMap::new(), instances: HashMap::new() }
+        Self {
+            folder,
+            report,
+            files: Vec::new(),
+            bytes: 0,
+            known: HashMap::new(),
+            instances: HashMap::new(),
+        }
     }
 
     pub fn get(&self, id: FileId) -> &File {
@@ -181,6 +190,10 @@ impl Files {
     fn push(&mut self, file: File) -> Result<FileId, CollectError> {
         if self.files.len() >= MAX_PARSED {
             return Err(CollectError::TooManyParsed { limit: MAX_PARSED });
+        }
+        self.bytes += file.source.len();
+        if self.bytes > MAX_PARSED_BYTES {
+            return Err(CollectError::TooLarge { path: file.name, limit_bytes: MAX_PARSED_BYTES });
         }
         let id = self.files.len();
         self.files.push(file);

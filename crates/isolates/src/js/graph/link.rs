@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::emit::{self, Interop, Required};
 use super::files::{FileId, Files, OpenError};
+use super::node_modules;
 use super::resolve::{By, Found, NotFound, Resolvers};
 use super::scan::{Form, Wants};
 use super::{CollectError, MAX_MODULES, TEST_MODULE_PATH};
@@ -182,10 +183,26 @@ impl Linker {
                 Wants::Star => self.starred(id, target)?,
             };
             if let Some(needed) = needed {
+                self.check_names(id, index, target)?;
                 self.queue.push_back((target, needed));
             }
         }
         Ok(())
+    }
+
+    /// Refuses names that a bundled module of Node.js does not export. The engine checks those of ES modules.
+    fn check_names(&self, id: FileId, index: usize, target: FileId) -> Result<(), SyntaxError> {
+        let import = &self.files.get(id).scanned.imports[index];
+        let Some(node) = node_modules::bundled_name(&self.files.get(target).name) else { return Ok(()) };
+        let Some(name) = import.named.iter().find(|name| !node_modules::may_export(node, name)) else {
+            return Ok(());
+        };
+        let message = format!(
+            "{:?} exports no {name:?} here: the module of Node.js is available in part; use the Web APIs or a package, or \
+             take it as a member of the default import, where it is undefined",
+            import.specifier
+        );
+        Err(self.refuse(id, import.offset, &message))
     }
 
     fn include_demands(&mut self, id: FileId, first: bool) -> Result<(), CollectError> {
