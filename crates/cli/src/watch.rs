@@ -83,8 +83,11 @@ impl Watch {
 
 fn gitignore(root: &Path) -> Gitignore {
     let mut builder = GitignoreBuilder::new(root);
+    let file = root.join(".gitignore");
     // Without the file nothing is ignored; of an invalid one the valid lines count.
-    let _ = builder.add(root.join(".gitignore"));
+    if file.is_file() {
+        let _ = builder.add(file);
+    }
     builder.build().unwrap_or_else(|_| Gitignore::empty())
 }
 

@@ -412,6 +412,44 @@ fn only_files_inside_of_the_app_folder_are_bundled() {
 }
 
 #[test]
+fn only_regular_files_are_deployed() {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    let app = tempfile::tempdir().unwrap();
+    let path = |name: &str| app.path().join(name);
+    let pipe = |name: &str| {
+        let _ = fs::remove_file(path(name));
+        mknodat(CWD, path(name), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    };
+    let expect_refused = |arguments: &[&str], named: &str| {
+        let (code, _, stderr) = run(app.path(), arguments);
+        assert_eq!(code, 7, "{named}: {stderr}");
+        let expected = "it is a named pipe, and only regular files are read";
+        assert!(stderr.contains(named) && stderr.contains(expected), "{named}: {stderr}");
+    };
+    pipe("edgefaas.toml");
+    expect_refused(&["build", "."], "edgefaas.toml");
+    fs::remove_file(path("edgefaas.toml")).unwrap();
+    fs::create_dir(path("crate")).unwrap();
+    for file in ["f.js", "f.wasm", "flow.yaml", "data.bin", "crate/Cargo.toml"] {
+        pipe(file);
+    }
+    fs::write(path("good.js"), "export default () => 1;").unwrap();
+    for (manifest, named) in [
+        ("[functions.f]\nmain = \"f.js\"", "f.js"),
+        ("[functions.f]\nmain = \"f.wasm\"", "f.wasm"),
+        ("[functions.f]\nmain = \"crate\"", "Cargo.toml"),
+        ("[workflows]\nfiles = [\"*.yaml\"]", "flow.yaml"),
+        ("assets = [\"*.bin\"]\n[functions.f]\nmain = \"good.js\"", "data.bin"),
+    ] {
+        fs::write(path("edgefaas.toml"), format!("app = \"a\"\n{manifest}\n")).unwrap();
+        expect_refused(&["build", "."], named);
+    }
+    for file in ["f.js", "f.wasm", "flow.yaml"] {
+        expect_refused(&["build", file], file);
+    }
+}
+
+#[test]
 fn links_within_the_app_folder_are_followed() {
     use std::os::unix::fs::symlink;
     let home = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
 //! An app on disk: its manifest, and its sources in the form for a deploy.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -8,7 +9,7 @@ use bytesize::ByteSize;
 use edgefaas_api::control as proto;
 use edgefaas_isolates::{AppFileError, AppFolder, Machine, js};
 use edgefaas_manifest::{Function, MAX_ASSETS, Manifest, Permission, SourceKind};
-use edgefaas_platform::this_program;
+use edgefaas_platform::{regular_file, this_program};
 use edgefaas_workflow::api_document::ApiDocument;
 use prost::Message;
 
@@ -66,9 +67,9 @@ impl App {
             );
             return Err(Failure::new(Exit::Usage, message));
         }
-        let text = std::fs::read_to_string(&file).map_err(|error| {
+        let text = read_manifest(&file).map_err(|error| {
             let message = match error.kind() {
-                std::io::ErrorKind::NotFound => format!(
+                ErrorKind::NotFound => format!(
                     "{} is not an app: it has no {}; write one, start with `edgefaas new NAME --lang js`, or \
                      name a single .js, .ts or .wasm file",
                     root.display(),
@@ -190,9 +191,14 @@ impl App {
             for path in found {
                 let path =
                     path.map_err(|error| invalid(format!("a file of `{key}` cannot be read: {error}")))?;
-                if !path.is_file() {
+                // A folder is not meant, nor is a link without a target.
+                let Ok(metadata) = path.metadata() else { continue };
+                if metadata.is_dir() {
                     continue;
                 }
+                regular_file::check(&metadata).map_err(|error| {
+                    invalid(format!("{}, which `{key}` names, cannot be read: {error}", path.display()))
+                })?;
                 files += 1;
                 let inside = path.strip_prefix(&self.root).unwrap_or(&path);
                 let Some(name) = inside.to_str().filter(|name| edgefaas_manifest::is_asset_name(name))
@@ -341,6 +347,15 @@ fn component(path: &Path, bytes: Vec<u8>) -> anyhow::Result<Vec<u8>> {
     } else {
         "this is not a WebAssembly component".into()
     }))
+}
+
+/// The text of a manifest.
+///
+/// # Errors
+/// It does not exist, is no regular file or no UTF-8, or does not fit into a deploy.
+pub fn read_manifest(file: &Path) -> std::io::Result<String> {
+    let text = regular_file::read(file, MESSAGE_BYTES as u64)?;
+    String::from_utf8(text).map_err(|_| std::io::Error::new(ErrorKind::InvalidData, "it is not UTF-8"))
 }
 
 fn read_workflow(path: &Path, files: &AppFolder) -> anyhow::Result<String> {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::Context;
+use edgefaas_platform::regular_file;
 use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::process::Command;
@@ -20,7 +21,10 @@ const TARGET: &str = "wasm32-wasip2";
 pub async fn build(folder: &Path, step: &Step) -> anyhow::Result<PathBuf> {
     let manifest = folder.join("Cargo.toml");
     // Cargo's messages have absolute paths with links resolved.
-    let manifest = manifest.canonicalize().map_err(|error| {
+    let found = manifest.canonicalize();
+    // Cargo would wait for the writer of a pipe.
+    let found = found.and_then(|found| regular_file::open(&found).map(|_| found));
+    let manifest = found.map_err(|error| {
         let message = format!(
             "{}: {error}; `main` names a .js, .mjs or .ts file, a .wasm component or the folder of a Rust \
              crate",

@@ -1,7 +1,8 @@
 // Bundles the modules of Node.js that have a pure form: `npm ci && node build.mjs`. The results are committed.
 import { readFile, readdir, rm, writeFile, mkdir } from 'node:fs/promises';
 import { builtinModules } from 'node:module';
-import { gzipSync } from 'node:zlib';
+import { readFileSync } from 'node:fs';
+import { gunzipSync, gzipSync } from 'node:zlib';
 import { build } from 'esbuild';
 
 const out = 'bundled';
@@ -56,3 +57,24 @@ for (const folder of [...licences.keys()].sort()) {
   texts.push(`${name} ${version} (${license ?? licenses[0].type})\n\n${text.trim()}\n`);
 }
 await writeFile(`${out}/LICENSES.txt`, texts.join(`\n${'-'.repeat(80)}\n\n`));
+
+// The names that each of them exports: an import of another one is refused at the deploy.
+const loaded = new Map();
+const load = (name) => {
+  if (!loaded.has(name)) {
+    const module = { exports: {} };
+    loaded.set(name, module);
+    const text = gunzipSync(readFileSync(`${out}/${name.replace('/', '-')}.js.gz`)).toString();
+    new Function('module', 'exports', 'require', text)(module, module.exports, (other) => load(other.replace(/^node:/, '')));
+  }
+  return loaded.get(name).exports;
+};
+// That of `console` has the names of the engine.
+const names = own.filter((name) => name !== 'console').sort().map((name) => {
+  const exported = new Set();
+  for (let object = load(name); object && object !== Object.prototype && object !== Function.prototype; object = Object.getPrototypeOf(object)) {
+    for (const key of Object.getOwnPropertyNames(object)) exported.add(key);
+  }
+  return `${name}: ${[...exported].filter((key) => /^[\w$]+$/.test(key)).sort().join(' ')}\n`;
+});
+await writeFile(`${out}/exports.txt`, names.join(''));

@@ -3,11 +3,11 @@
 //! A link may lead from one place in the folder to another, as package managers make them, but not out of it. Otherwise a
 //! foreign app could deploy keys and tokens of the user.
 
-use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+use edgefaas_platform::regular_file;
 
 /// The folder of an app.
 #[derive(Debug, Clone)]
@@ -82,19 +82,14 @@ impl AppFolder {
     /// replaced by a link meanwhile.
     ///
     /// # Errors
-    /// It is not a file, cannot be read, is outside, or has more than `limit_bytes`.
+    /// It is no regular file, cannot be read, is outside, or has more than `limit_bytes`.
     pub fn read(&self, path: &Path, limit_bytes: u64) -> Result<Vec<u8>, AppFileError> {
         let unreadable = |source| AppFileError::Unreadable { path: path.to_owned(), source };
-        // A pipe without a writer would be waited for.
-        let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-        let file = File::options().read(true).custom_flags(nonblocking).open(path).map_err(unreadable)?;
+        let file = regular_file::open(path).map_err(unreadable)?;
         let target =
             std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(unreadable)?;
         self.check(path, target)?;
         let metadata = file.metadata().map_err(unreadable)?;
-        if !metadata.is_file() {
-            return Err(unreadable(std::io::Error::new(ErrorKind::InvalidInput, "it is not a file")));
-        }
         let mut content = Vec::new();
         file.take(limit_bytes.saturating_add(1)).read_to_end(&mut content).map_err(unreadable)?;
         if content.len() as u64 > limit_bytes {

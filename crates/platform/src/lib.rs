@@ -8,6 +8,7 @@ mod label;
 mod net;
 pub mod private_files;
 mod program;
+pub mod regular_file;
 
 pub use budget::{Budget, Taken};
 pub use clock::Clock;

@@ -1,11 +1,13 @@
 //! `edgefaas secrets set|list|rm`
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use edgefaas_api::control as proto;
 use edgefaas_manifest::{FILE_NAME, Manifest, is_name, is_secret_name};
 use serde_json::json;
 
+use crate::app::read_manifest;
 use crate::args::{Format, Global, Secrets};
 use crate::connection;
 use crate::exit::{Exit, Failure};
@@ -31,9 +33,13 @@ fn app_or_folder(app: Option<&str>) -> anyhow::Result<String> {
         Some(app) => return Err(usage(format!("`{app}` is not a name of an app"))),
         None => {}
     }
-    let text = std::fs::read_to_string(Path::new(FILE_NAME)).map_err(|_| {
+    let text = read_manifest(Path::new(FILE_NAME)).map_err(|error| {
+        let found = match error.kind() {
+            ErrorKind::NotFound => format!("this folder has no {FILE_NAME}"),
+            _ => format!("{FILE_NAME} of this folder cannot be read: {error}"),
+        };
         usage(format!(
-            "a secret belongs to an app: name it with --app APP, or run this in its folder (this folder has no {FILE_NAME})"
+            "a secret belongs to an app: name it with --app APP, or run this in its folder ({found})"
         ))
     })?;
     Ok(Manifest::parse(&text, FILE_NAME)?.app)

@@ -13,6 +13,7 @@ use oxc::span::SourceType;
 use oxc::transformer::{TransformOptions, Transformer};
 use serde::{Deserialize, Serialize};
 
+use super::graph::without_suffix;
 use super::stack::SourceMap;
 
 /// The maximum of a module's text.
@@ -79,7 +80,7 @@ pub(super) fn transpile(path: &str, source: &str) -> Result<Transpiled, SyntaxEr
     if source.len() > MAX_SOURCE_BYTES {
         return Err(SyntaxError::at(path, "", 0, too_large(source.len() as u64)));
     }
-    let extension = Path::new(path).extension().and_then(|extension| extension.to_str());
+    let extension = Path::new(without_suffix(path)).extension().and_then(|extension| extension.to_str());
     match extension {
         Some("json") => json_module(path, source),
         Some("ts" | "mts") => script_module(path, source, SourceType::ts()),

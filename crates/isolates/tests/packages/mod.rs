@@ -2,8 +2,11 @@
 
 mod common_js;
 mod left_out;
+mod limits;
 mod node_names;
 mod refused;
+mod traces;
+mod urls;
 
 use edgefaas_isolates::ModuleGraph;
 use edgefaas_isolates::js::{CollectError, collect};

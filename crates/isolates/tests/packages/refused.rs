@@ -1,7 +1,9 @@
 //! Packages that cannot run here, and hostile ones.
 
 use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serde_json::json;
 
 use super::App;
@@ -119,4 +121,72 @@ async fn files_outside_of_the_app_folder_stay_outside() {
     symlink(outside.path(), app.path("node_modules/q")).unwrap();
     std::fs::write(outside.path().join("index.js"), "exports.r = 1;").unwrap();
     assert!(app.refused().contains("out of the app folder"));
+}
+
+#[test]
+fn only_regular_files_are_read() {
+    let app = App::new(&[
+        ("main.js", "import p from 'p'; import x from './lib/x.js'; export default () => [p, x];"),
+        ("node_modules/p/index.js", "try { require('q'); } catch {}\nmodule.exports = 1;"),
+        ("node_modules/q/index.js", ""),
+        ("lib/x.js", "export default 1;"),
+        ("lib/package.json", "{}"),
+    ]);
+    app.collect().unwrap();
+    let pipe = app.path("pipe");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let socket = app.path("socket");
+    let _listener = UnixListener::bind(&socket).unwrap();
+    for (target, kind) in [(&pipe, "a named pipe"), (&socket, "a socket")] {
+        for name in [
+            "lib/x.js",
+            "package.json",
+            "node_modules/p/package.json",
+            "node_modules/q/package.json",
+            "lib/package.json",
+        ] {
+            let (path, kept) = (app.path(name), app.path("kept"));
+            let _ = std::fs::rename(&path, &kept);
+            symlink(target, &path).unwrap();
+            let error = app.refused();
+            // It is located before it is read, so the error has the name that the link leads to.
+            let named = if name.ends_with(".js") { target } else { &path };
+            let expected = format!(
+                "{}: cannot be read: it is {kind}, and only regular files are read",
+                named.display()
+            );
+            assert!(error.contains(&expected), "{name}: {error}");
+            std::fs::remove_file(&path).unwrap();
+            let _ = std::fs::rename(&kept, &path);
+        }
+    }
+    app.collect().unwrap();
+}
+
+#[tokio::test]
+async fn names_that_modules_of_node_lack_are_refused() {
+    let app = App::new(&[
+        ("main.js", "import p from 'p'; export default () => p;"),
+        (
+            "node_modules/p/index.js",
+            "import { Buffer, transcode } from 'buffer'; export default transcode;",
+        ),
+    ]);
+    let message = app.refused();
+    assert!(
+        message.starts_with("node_modules/p/index.js:1:35: \"buffer\" exports no \"transcode\" here: "),
+        "{message}"
+    );
+    assert!(message.contains("use the Web APIs") && message.contains("(imported by main.js)"), "{message}");
+    app.write("node_modules/p/index.js", "export { x as y } from 'node:path/posix';");
+    assert!(app.refused().contains("\"node:path/posix\" exports no \"x\" here"));
+    // Looking for a member is no error, and what is left out needs nothing.
+    app.write("node_modules/p/package.json", r#"{ "sideEffects": false }"#);
+    app.write(
+        "node_modules/p/index.js",
+        "import buffer, * as all from 'buffer'; import { join } from 'path/posix'; export { x } from './x.js';\n\
+         export default [typeof buffer.transcode, typeof all.transcode, join('a', 'b')];",
+    );
+    app.write("node_modules/p/x.js", "export { x } from 'buffer';");
+    assert_eq!(app.answer().await, json!(["undefined", "undefined", "a/b"]));
 }

@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use edgefaas_manifest::is_secret_name;
+use edgefaas_platform::regular_file;
 use rustix::fs::OFlags;
 
 /// Name of the file.
@@ -73,7 +74,7 @@ pub fn read(root: &Path) -> Result<BTreeMap<String, String>, EnvFileError> {
         Err(error) => return Err(EnvFileError::Unreadable { path, error }),
     };
     let mut text = Vec::new();
-    match file.metadata() {
+    match file.metadata().and_then(|metadata| regular_file::check(&metadata).map(|()| metadata)) {
         Ok(metadata) if metadata.mode() & OTHERS != 0 => {
             return Err(EnvFileError::Exposed { path, mode: metadata.mode() & 0o777 });
         }
@@ -140,5 +141,11 @@ mod tests {
         fs::rename(folder.path().join(FILE_NAME), &target).unwrap();
         std::os::unix::fs::symlink(&target, folder.path().join(FILE_NAME)).unwrap();
         assert!(matches!(read(folder.path()), Err(EnvFileError::Unreadable { .. })));
+        fs::remove_file(folder.path().join(FILE_NAME)).unwrap();
+        let private = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        let pipe = folder.path().join(FILE_NAME);
+        rustix::fs::mknodat(rustix::fs::CWD, pipe, rustix::fs::FileType::Fifo, private, 0).unwrap();
+        let error = read(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("it is a named pipe"), "{error}");
     }
 }

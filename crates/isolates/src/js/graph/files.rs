@@ -6,7 +6,8 @@ use std::path::{Component, Path, PathBuf};
 use super::node_modules::{self, PATH_PREFIX};
 use super::resolve::{PackageFacts, is_in_package};
 use super::scan::{Form, Language, Scanned, scan};
-use super::{CollectError, MAX_PARSED, SourceFileError, TEST_MODULE_PATH};
+use super::url_specifier::escaped;
+use super::{CollectError, MAX_PARSED, MAX_PARSED_BYTES, SourceFileError, TEST_MODULE_PATH};
 use crate::app_folder::{AppFileError, AppFolder};
 use crate::js::transpile::{MAX_SOURCE_BYTES, SyntaxError, too_large, transpile};
 
@@ -14,6 +15,7 @@ use crate::js::transpile::{MAX_SOURCE_BYTES, SyntaxError, too_large, transpile};
 pub(super) type FileId = usize;
 
 /// A file that was parsed.
+#[derive(Clone)]
 pub(super) struct File {
     /// Its path without links, or the name of a module that is no file.
     pub path: PathBuf,
@@ -47,7 +49,11 @@ pub(super) struct Files {
     folder: AppFolder,
     report: fn(&str),
     files: Vec<File>,
+    /// The texts of all files together.
+    bytes: usize,
     known: HashMap<PathBuf, FileId>,
+    /// Further instances of ES modules and JSON, by the suffixes of their URLs.
+    instances: HashMap<(FileId, String), FileId>,
 }
 
 /// A file cannot be had: outside of the app folder, or another error.
@@ -64,7 +70,14 @@ impl<E: Into<CollectError>> From<E> for OpenError {
 
 impl Files {
     pub fn new(folder: AppFolder, report: fn(&str)) -> Self {
-        Self { folder, report, files: Vec::new(), known: HashMap::new() }
+        Self {
+            folder,
+            report,
+            files: Vec::new(),
+            bytes: 0,
+            known: HashMap::new(),
+            instances: HashMap::new(),
+        }
     }
 
     pub fn get(&self, id: FileId) -> &File {
@@ -102,6 +115,22 @@ impl Files {
         }
         let scanned = parse(&located, &name, &source, package)?;
         Ok(self.add(File { path: located, name, source, scanned, package, importer })?)
+    }
+
+    /// The instance of a file for the URL with this suffix. A CommonJS module has one for all URLs, as in Node.js.
+    pub fn instance(&mut self, id: FileId, suffix: String) -> Result<FileId, CollectError> {
+        let file = &self.files[id];
+        if suffix.is_empty() || file.scanned.form == Form::CommonJs {
+            return Ok(id);
+        }
+        let key = (id, suffix);
+        if let Some(&instance) = self.instances.get(&key) {
+            return Ok(instance);
+        }
+        let name = format!("{}{}", file.name, key.1);
+        let instance = self.push(File { name, ..file.clone() })?;
+        self.instances.insert(key, instance);
+        Ok(instance)
     }
 
     /// The bundled module of Node.js with this name.
@@ -152,11 +181,21 @@ impl Files {
     }
 
     fn add(&mut self, file: File) -> Result<FileId, CollectError> {
+        let path = file.path.clone();
+        let id = self.push(file)?;
+        self.known.insert(path, id);
+        Ok(id)
+    }
+
+    fn push(&mut self, file: File) -> Result<FileId, CollectError> {
         if self.files.len() >= MAX_PARSED {
             return Err(CollectError::TooManyParsed { limit: MAX_PARSED });
         }
+        self.bytes += file.source.len();
+        if self.bytes > MAX_PARSED_BYTES {
+            return Err(CollectError::TooLarge { path: file.name, limit_bytes: MAX_PARSED_BYTES });
+        }
         let id = self.files.len();
-        self.known.insert(file.path.clone(), id);
         self.files.push(file);
         Ok(id)
     }
@@ -191,5 +230,5 @@ fn relative(path: &Path, root: &Path) -> String {
         Component::Normal(name) => Some(name.to_string_lossy()),
         _ => None,
     });
-    names.collect::<Vec<_>>().join("/")
+    escaped(&names.collect::<Vec<_>>().join("/"))
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::emit::{self, Interop, Required};
 use super::files::{FileId, Files, OpenError};
+use super::node_modules;
 use super::resolve::{By, Found, NotFound, Resolvers};
 use super::scan::{Form, Wants};
 use super::{CollectError, MAX_MODULES, TEST_MODULE_PATH};
@@ -64,9 +65,10 @@ pub(super) struct Linker {
 
 impl Linker {
     pub fn new(folder: AppFolder, report: fn(&str)) -> Self {
+        let resolvers = Resolvers::new(folder.root());
         Self {
             files: Files::new(folder, report),
-            resolvers: Resolvers::new(),
+            resolvers,
             targets: HashMap::new(),
             needed: HashMap::new(),
             included: Vec::new(),
@@ -76,7 +78,7 @@ impl Linker {
 
     /// The graph of the module at `entry`, which is inside of the app folder.
     pub fn link(mut self, entry: &Path) -> Result<ModuleGraph, CollectError> {
-        let package = self.resolvers.package(entry);
+        let package = self.resolvers.package(entry)?;
         let entry = self.files.open(entry, package, None).map_err(|error| match error {
             OpenError::Outside(error) => error.into(),
             OpenError::Other(error) => error,
@@ -181,10 +183,26 @@ impl Linker {
                 Wants::Star => self.starred(id, target)?,
             };
             if let Some(needed) = needed {
+                self.check_names(id, index, target)?;
                 self.queue.push_back((target, needed));
             }
         }
         Ok(())
+    }
+
+    /// Refuses names that a bundled module of Node.js does not export. The engine checks those of ES modules.
+    fn check_names(&self, id: FileId, index: usize, target: FileId) -> Result<(), SyntaxError> {
+        let import = &self.files.get(id).scanned.imports[index];
+        let Some(node) = node_modules::bundled_name(&self.files.get(target).name) else { return Ok(()) };
+        let Some(name) = import.named.iter().find(|name| !node_modules::may_export(node, name)) else {
+            return Ok(());
+        };
+        let message = format!(
+            "{:?} exports no {name:?} here: the module of Node.js is available in part; use the Web APIs or a package, or \
+             take it as a member of the default import, where it is undefined",
+            import.specifier
+        );
+        Err(self.refuse(id, import.offset, &message))
     }
 
     fn include_demands(&mut self, id: FileId, first: bool) -> Result<(), CollectError> {
@@ -274,15 +292,17 @@ impl Linker {
             return Ok(*target);
         }
         let target = match self.resolvers.resolve(&self.files.get(id).path, specifier, by) {
-            Ok(Found::File { path, package }) => {
-                self.files.open(&path, package, Some(id)).map_err(|error| match error {
+            Ok(Found::File { path, package, suffix }) => {
+                let file = self.files.open(&path, package, Some(id)).map_err(|error| match error {
                     OpenError::Outside(error) => self.outside(id, offset, specifier, &error).into(),
                     OpenError::Other(error) => error,
-                })?
+                })?;
+                self.files.instance(file, suffix)?
             }
             Ok(Found::Bundled(name)) => self.files.bundled(name, id)?,
             Ok(Found::Empty) => self.files.empty(id)?,
             Ok(Found::Test) => self.files.test_module(id)?,
+            Err(NotFound::Unreadable(error)) => return Err(error.into()),
             Err(NotFound::Node(remedy)) => {
                 let message = format!(
                     "{specifier:?} belongs to Node.js and is not available here: {remedy}{}",

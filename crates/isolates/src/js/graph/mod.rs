@@ -8,8 +8,10 @@ mod emit;
 mod files;
 mod link;
 mod node_modules;
+mod package_files;
 mod resolve;
 mod scan;
+mod url_specifier;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -19,6 +21,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 pub(super) use emit::lines_before;
+pub(super) use url_specifier::without_suffix;
 
 use super::transpile::SyntaxError;
 use crate::ModuleGraph;
@@ -36,6 +39,9 @@ pub const TEST_MODULE_PATH: &str = "@edgefaas/sdk/test.js";
 
 /// The maximum of files that are parsed for a function, with those that are left out.
 const MAX_PARSED: usize = 3 * MAX_MODULES;
+
+/// The maximum of all files that are parsed for a function, in bytes: twice what a deploy can send.
+const MAX_PARSED_BYTES: usize = 128 << 20;
 
 /// The time limit of the child process.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
@@ -66,6 +72,18 @@ pub enum CollectError {
     TooManyParsed {
         /// The limit.
         limit: usize,
+    },
+    /// The files that are parsed for the function are too large together.
+    #[error(
+        "{path}: with it, more than {} MiB would be parsed to find the function's modules; import from a smaller part of \
+         the package, or bundle it first",
+        limit_bytes >> 20
+    )]
+    TooLarge {
+        /// The file with which the limit is exceeded.
+        path: String,
+        /// The limit in bytes.
+        limit_bytes: usize,
     },
     /// A module of Node.js that is part of this program cannot be decompressed.
     #[error("the bundled module {name} cannot be read: {detail}")]

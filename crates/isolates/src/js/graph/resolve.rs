@@ -1,11 +1,14 @@
 //! Files of import specifiers, by the rules of packages.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
-use oxc_resolver::{PackageJson, PackageType, ResolveError, ResolveOptions, Resolver, SideEffects};
+use oxc_resolver::{PackageJson, PackageType, ResolveError, ResolveOptions, ResolverGeneric, SideEffects};
 
-use super::TEST_MODULE;
 use super::node_modules::{self, NodeName};
+use super::package_files::{PackageFiles, Unreadable};
+use super::url_specifier;
+use super::{SourceFileError, TEST_MODULE};
 
 /// The statement that names a module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -25,6 +28,8 @@ pub(super) enum Found {
         path: PathBuf,
         /// Facts of the `package.json` above it.
         package: PackageFacts,
+        /// The query and the fragment of the specifier of an ES module.
+        suffix: String,
     },
     /// A module of Node.js, by its name without `node:`.
     Bundled(&'static str),
@@ -48,8 +53,16 @@ pub(super) struct PackageFacts {
 pub(super) enum NotFound {
     /// A module of Node.js without a pure form, with its remedy.
     Node(&'static str),
+    /// A `package.json` cannot be read.
+    Unreadable(SourceFileError),
     /// Another specifier, with the error.
     Other(String),
+}
+
+impl From<SourceFileError> for NotFound {
+    fn from(error: SourceFileError) -> Self {
+        Self::Unreadable(error)
+    }
 }
 
 /// The conditions of `exports` and `imports` beside `import` or `require`; `default` always holds. The first that a package lists wins.
@@ -61,14 +74,19 @@ const CONDITIONS: [&str; 5] = ["edgefaas", "worker", "browser", "module", "defau
 /// Resolvers for both statements, with one cache.
 pub(super) struct Resolvers {
     /// For files of the app, where TypeScript goes before JavaScript.
-    app: Resolver,
-    import: Resolver,
-    require: Resolver,
+    app: PackageResolver,
+    import: PackageResolver,
+    require: PackageResolver,
+    unreadable: Unreadable,
 }
 
+type PackageResolver = ResolverGeneric<PackageFiles>;
+
 impl Resolvers {
-    pub fn new() -> Self {
-        let import = Resolver::new(options(By::Import));
+    /// Resolvers for the app folder at `root`, a path without links.
+    pub fn new(root: &Path) -> Self {
+        let (files, unreadable) = PackageFiles::new(root);
+        let import = PackageResolver::new_with_file_system(files, options(By::Import));
         let require = import.clone_with_options(options(By::Require));
         let app = import.clone_with_options(ResolveOptions {
             extensions: names(&[".ts", ".mts", ".js", ".mjs", ".cjs", ".json"]),
@@ -79,17 +97,25 @@ impl Resolvers {
             ],
             ..options(By::Import)
         });
-        Self { app, import, require }
+        Self { app, import, require, unreadable }
     }
 
     /// Facts of the `package.json` above `file`, which exists.
-    pub fn package(&self, file: &Path) -> PackageFacts {
-        let directory = file.parent().unwrap_or(file);
-        let resolved = self.import.resolve(directory, &file.to_string_lossy());
-        resolved
-            .ok()
-            .and_then(|found| found.package_json().map(|json| facts(json, file)))
-            .unwrap_or_default()
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn package(&self, file: &Path) -> Result<PackageFacts, SourceFileError> {
+        let mut folders = file.ancestors().skip(1);
+        let found = folders.find_map(|folder| {
+            let found = self.import.resolve(folder, "./package.json").ok()?;
+            Some(found.package_json().map(|json| facts(json, file)).unwrap_or_default())
+        });
+        self.unreadable()?;
+        Ok(found.unwrap_or_default())
+    }
+
+    fn unreadable(&self) -> Result<(), SourceFileError> {
+        self.unreadable.lock().clone().map_or(Ok(()), Err)
     }
 
     /// The module that `specifier` names in `file`.
@@ -97,12 +123,34 @@ impl Resolvers {
         if specifier == TEST_MODULE && by == By::Import && !is_in_package(file) {
             return Ok(Found::Test);
         }
+        let (specifier, suffix) = match by {
+            By::Import => {
+                let url = url_specifier::parse(specifier);
+                let url = url.map_err(|malformed| NotFound::Other(malformed.to_string()))?;
+                (Cow::Owned(url.path), url.suffix)
+            }
+            By::Require => (Cow::Borrowed(specifier), String::new()),
+        };
+        let found = self.resolve_path(file, &specifier, by);
+        self.unreadable()?;
+        match found {
+            Ok(Found::File { path, package, suffix: target }) => {
+                Ok(Found::File { path, package, suffix: target + &suffix })
+            }
+            found => found,
+        }
+    }
+
+    fn resolve_path(&self, file: &Path, specifier: &str, by: By) -> Result<Found, NotFound> {
         let directory = file.parent().unwrap_or(file);
         let resolver = match by {
             By::Import if is_in_package(file) => &self.import,
             By::Import => &self.app,
             By::Require => &self.require,
         };
+        if specifier.contains('?') {
+            return self.resolve_literally(directory, specifier, resolver.options());
+        }
         let node = node_modules::find(specifier);
         // Resolved also if it is Node's: the package's `browser` field may name another one.
         match (resolver.resolve(directory, specifier), node) {
@@ -113,12 +161,39 @@ impl Resolvers {
             (Ok(resolution), _) => {
                 let path = resolution.path();
                 let package = resolution.package_json().map(|json| facts(json, path)).unwrap_or_default();
-                Ok(Found::File { path: path.to_owned(), package })
+                // A target in `exports` may have one.
+                let suffix = match by {
+                    By::Import => {
+                        [resolution.query(), resolution.fragment()].into_iter().flatten().collect()
+                    }
+                    By::Require => String::new(),
+                };
+                Ok(Found::File { path: path.to_owned(), package, suffix })
             }
             (Err(_), Some(NodeName::Bundled(name))) => Ok(Found::Bundled(name)),
             (Err(_), Some(NodeName::Refused(remedy))) => Err(NotFound::Node(remedy)),
             (Err(error), None) => self.not_found(specifier, error),
         }
+    }
+
+    /// A path with `?` in a name, which the resolver would take for the begin of a query.
+    fn resolve_literally(
+        &self,
+        directory: &Path,
+        specifier: &str,
+        options: &ResolveOptions,
+    ) -> Result<Found, NotFound> {
+        let missing = || NotFound::Other("there is no such file".to_owned());
+        if !specifier.starts_with(['.', '/']) {
+            return Err(missing());
+        }
+        let endings = options.extensions.iter().map(String::as_str);
+        let mut paths =
+            std::iter::once("").chain(endings).map(|end| directory.join(format!("{specifier}{end}")));
+        let path = paths.find(|path| path.is_file()).and_then(|path| path.canonicalize().ok());
+        let path = path.ok_or_else(missing)?;
+        let package = self.package(&path)?;
+        Ok(Found::File { path, package, suffix: String::new() })
     }
 
     fn not_found(&self, specifier: &str, error: ResolveError) -> Result<Found, NotFound> {

@@ -68,6 +68,8 @@ pub(super) struct Import {
     /// The statement.
     pub span: Span,
     pub wants: Wants,
+    /// The names in its braces, as the imported module exports them.
+    pub named: Vec<String>,
 }
 
 /// An `import()`.
@@ -255,7 +257,12 @@ impl Scanner<'_> {
 
     fn add(&mut self, source: &oxc::ast::ast::StringLiteral<'_>, span: Span, wants: Wants) {
         let (specifier, offset) = (source.value.to_string(), source.span.start as usize);
-        self.scanned.imports.push(Import { specifier, offset, span, wants });
+        let named = match &wants {
+            Wants::Names(names) => names.clone(),
+            Wants::Reexported(names) => names.iter().map(|(local, _)| local.clone()).collect(),
+            Wants::All(_) | Wants::Star | Wants::StarAs(_) => Vec::new(),
+        };
+        self.scanned.imports.push(Import { specifier, offset, span, wants, named });
     }
 
     fn import(&mut self, import: &ImportDeclaration<'_>) {
