@@ -156,22 +156,24 @@ pub struct WorkflowReading {
 pub(crate) struct NodeTime {
     clock: Clock,
     started: Instant,
-    base_ms: AtomicU64,
+    /// The time at `started`, in microseconds: its milliseconds change together with those of the wall clock.
+    base_us: AtomicU64,
 }
 
 impl NodeTime {
     fn new(clock: Clock) -> Self {
-        Self { started: clock.instant(), base_ms: AtomicU64::new(clock.now_unix_ms()), clock }
+        let (started, since_unix_epoch) = clock.moment();
+        Self { started, base_us: AtomicU64::new(since_unix_epoch.as_micros() as u64), clock }
     }
 
     pub(crate) fn now_ms(&self) -> u64 {
         let passed = self.clock.instant().saturating_duration_since(self.started);
-        self.base_ms.load(Ordering::Relaxed) + passed.as_millis() as u64
+        (self.base_us.load(Ordering::Relaxed) + passed.as_micros() as u64) / 1000
     }
 
     /// Advances the clock to at least `ms`, the latest recorded time.
     pub(crate) fn not_before(&self, ms: u64) {
-        self.base_ms.fetch_max(ms, Ordering::Relaxed);
+        self.base_us.fetch_max(ms.saturating_mul(1000), Ordering::Relaxed);
     }
 }
 

@@ -78,6 +78,14 @@ impl Clock {
         }
     }
 
+    /// Both clocks at one moment: the monotonic one, and the time since the Unix epoch.
+    pub fn moment(&self) -> (Instant, Duration) {
+        match &self.0 {
+            Source::System | Source::Given(_) => (Instant::now(), self.since_unix_epoch()),
+            Source::Controlled(controlled) => controlled.moment(),
+        }
+    }
+
     /// A task that waits for due times of this clock.
     pub fn sleeper(&self) -> Sleeper {
         Sleeper::new(match &self.0 {

@@ -176,12 +176,16 @@ impl Controlled {
         self.changes.send_modify(|change| change.wakes += u64::from(wakes_all));
     }
 
+    pub(crate) fn moment(&self) -> (Instant, Duration) {
+        self.state().now()
+    }
+
     pub(crate) fn instant(&self) -> Instant {
-        self.state().now().0
+        self.moment().0
     }
 
     pub(crate) fn since_unix_epoch(&self) -> Duration {
-        self.state().now().1
+        self.moment().1
     }
 
     pub(crate) fn is_held(&self) -> bool {
@@ -247,7 +251,7 @@ mod tests {
         let (sleeper, idle) = (clock.sleeper(), clock.sleeper());
         let held = control.hold();
         assert!(!held.is_quiet(), "sleepers that do not sleep are at work");
-        let began = (clock.instant(), clock.since_unix_epoch());
+        let began = clock.moment();
         let mut sleep = pin!(sleeper.sleep(Some(HOUR), Duration::MAX));
         let mut nothing = pin!(idle.sleep(None, Duration::MAX));
         assert!(poll!(&mut sleep).is_pending() && poll!(&mut nothing).is_pending() && held.is_quiet());
@@ -259,7 +263,7 @@ mod tests {
         assert!(!held.is_quiet());
         assert_eq!(poll!(&mut sleep), Poll::Ready(()));
         assert!(poll!(&mut nothing).is_pending() && held.next_due().is_none());
-        assert_eq!((clock.instant(), clock.since_unix_epoch()), (began.0 + HOUR, began.1 + HOUR));
+        assert_eq!(clock.moment(), (began.0 + HOUR, began.1 + HOUR));
         held.move_to(began.0);
         assert_eq!(clock.instant(), began.0 + HOUR, "time does not go back");
 
