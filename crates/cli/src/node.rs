@@ -12,8 +12,8 @@ use edgefaas_isolates::Compiler;
 use edgefaas_isolates::compile::ChildCompiler;
 use edgefaas_node::access::AccessControl;
 use edgefaas_node::config::NodeConfig;
-use edgefaas_node::{Node, Platform, Schedules};
-use edgefaas_platform::this_program;
+use edgefaas_node::{Node, Platform};
+use edgefaas_platform::{Clock, this_program};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio_util::sync::CancellationToken;
 
@@ -66,12 +66,12 @@ fn is_taken(address: SocketAddr) -> bool {
 
 /// Opens the data directory and the listeners.
 pub async fn build(config: NodeConfig) -> anyhow::Result<Node> {
-    build_with(config, Schedules::Clock).await
+    build_with(config, Clock::system()).await
 }
 
-/// Does the same, for a node with this source of schedules.
-pub async fn build_with(config: NodeConfig, schedules: Schedules) -> anyhow::Result<Node> {
-    let platform = Platform { schedules, ..Platform::system() };
+/// Does the same, for a node with this clock.
+pub async fn build_with(config: NodeConfig, clock: Clock) -> anyhow::Result<Node> {
+    let platform = Platform { clock, ..Platform::system() };
     if platform.memory.limit().bytes <= allocator::SMALL_MEMORY_BYTES
         && let Err(error) = allocator::give_back_soon()
     {

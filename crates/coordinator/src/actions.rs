@@ -211,6 +211,7 @@ impl Coordinator {
         if let Some(error) = self.missing_secret(running, &action) {
             return (Err(error), None);
         }
+        let _outside = (!matches!(action, Action::Call { .. })).then(|| self.outside.begin());
         match action {
             Action::Call { frame, node, function, body } => {
                 self.call_step(running, frame, node, &function, &body).await

@@ -24,6 +24,7 @@ use serde_json::Value;
 use tokio::sync::Notify;
 use ulid::Ulid;
 
+use super::at_work::OutsideWork;
 use super::compute;
 use super::documents::FetchedDocuments;
 use super::event_queue::Queued;
@@ -116,6 +117,7 @@ pub struct Coordinator {
     /// The end of the last instance, for workflows with `schedule.after`.
     pub(crate) ends: Mutex<HashMap<Arc<str>, Option<Instant>>>,
     pub(crate) figures: Figures,
+    pub(crate) outside: OutsideWork,
 }
 
 /// Counters since the start of the node.
@@ -152,18 +154,26 @@ pub struct WorkflowReading {
 
 /// A monotonic clock that continues after a restart.
 pub(crate) struct NodeTime {
-    pub(crate) started: Instant,
-    pub(crate) base_ms: AtomicU64,
+    clock: Clock,
+    started: Instant,
+    /// The time at `started`, in microseconds: its milliseconds change together with those of the wall clock.
+    base_us: AtomicU64,
 }
 
 impl NodeTime {
+    fn new(clock: Clock) -> Self {
+        let (started, since_unix_epoch) = clock.moment();
+        Self { started, base_us: AtomicU64::new(since_unix_epoch.as_micros() as u64), clock }
+    }
+
     pub(crate) fn now_ms(&self) -> u64 {
-        self.base_ms.load(Ordering::Relaxed) + self.started.elapsed().as_millis() as u64
+        let passed = self.clock.instant().saturating_duration_since(self.started);
+        (self.base_us.load(Ordering::Relaxed) + passed.as_micros() as u64) / 1000
     }
 
     /// Advances the clock to at least `ms`, the latest recorded time.
     pub(crate) fn not_before(&self, ms: u64) {
-        self.base_ms.fetch_max(ms, Ordering::Relaxed);
+        self.base_us.fetch_max(ms.saturating_mul(1000), Ordering::Relaxed);
     }
 }
 
@@ -232,7 +242,7 @@ impl Coordinator {
         } = parts;
         let budget = NodeBudget::new(limits.bytes);
         let rules = StartRules::new(budget.bytes());
-        let time = NodeTime { started: Instant::now(), base_ms: AtomicU64::new(clock.now_unix_ms()) };
+        let time = NodeTime::new(clock.clone());
         let runtime = serde_json::json!({
             "name": "edgefaas",
             "version": env!("CARGO_PKG_VERSION"),
@@ -281,6 +291,7 @@ impl Coordinator {
             watched: Mutex::default(),
             ends: Mutex::default(),
             figures: Figures::default(),
+            outside: OutsideWork::default(),
         }
     }
 

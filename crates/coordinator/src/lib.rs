@@ -12,6 +12,7 @@
 
 mod actions;
 mod advance;
+mod at_work;
 mod callee;
 mod compute;
 mod coordinator;

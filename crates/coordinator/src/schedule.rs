@@ -40,7 +40,7 @@ impl Coordinator {
     pub(super) fn after_end(&self, workflow: &Arc<str>) {
         let mut ends = self.ends.lock();
         if let Some(end) = ends.get_mut(workflow) {
-            *end = Some(Instant::now());
+            *end = Some(self.clock.instant());
             drop(ends);
             self.rules_due.notify_one();
         }
@@ -63,6 +63,7 @@ enum By {
 pub async fn run(coordinator: Arc<Coordinator>, cancel: CancellationToken) {
     let mut changes = coordinator.registry.changes();
     let mut planned: Vec<Planned> = Vec::new();
+    let sleeper = coordinator.clock.sleeper();
     loop {
         changes.borrow_and_update();
         planned = plan(&coordinator, planned);
@@ -70,7 +71,9 @@ pub async fn run(coordinator: Arc<Coordinator>, cancel: CancellationToken) {
         coordinator.rules_tick();
         let queues = coordinator.start_queues();
         loop {
-            let wait = next_wait(&coordinator, &planned, &queues);
+            let wait = next_wait(&coordinator, &planned);
+            let watches = !coordinator.watched.lock().is_empty() || !queues.is_empty();
+            let at_most = if watches { QUEUE_INTERVAL } else { RECHECK };
             tokio::select! {
                 () = cancel.cancelled() => return,
                 changed = changes.changed() => {
@@ -80,7 +83,7 @@ pub async fn run(coordinator: Arc<Coordinator>, cancel: CancellationToken) {
                     break;
                 }
                 () = coordinator.rules_due.notified() => {}
-                () = tokio::time::sleep(wait) => {}
+                () = sleeper.sleep(wait, at_most) => {}
             }
             planned.iter_mut().for_each(|planned| planned.start_if_due(&coordinator));
             coordinator.rules_tick();
@@ -91,7 +94,7 @@ pub async fn run(coordinator: Arc<Coordinator>, cancel: CancellationToken) {
 
 fn plan(coordinator: &Arc<Coordinator>, before: Vec<Planned>) -> Vec<Planned> {
     let routes = coordinator.registry.routes();
-    let (now, unix_ms) = (Instant::now(), coordinator.clock.now_unix_ms());
+    let (now, unix_ms) = (coordinator.clock.instant(), coordinator.clock.now_unix_ms());
     let mut kept: Vec<Planned> = before
         .into_iter()
         .filter(|planned| {
@@ -131,12 +134,9 @@ fn plan(coordinator: &Arc<Coordinator>, before: Vec<Planned>) -> Vec<Planned> {
     kept
 }
 
-fn next_wait(
-    coordinator: &Arc<Coordinator>,
-    planned: &[Planned],
-    queues: &[(Arc<LiveWorkflow>, Queue)],
-) -> Duration {
-    let (now, unix_ms) = (Instant::now(), coordinator.clock.now_unix_ms());
+/// The time until something is due.
+fn next_wait(coordinator: &Arc<Coordinator>, planned: &[Planned]) -> Option<Duration> {
+    let (now, unix_ms) = (coordinator.clock.instant(), coordinator.clock.now_unix_ms());
     let ends = coordinator.ends.lock().clone();
     let waits = planned.iter().filter_map(|planned| match &planned.by {
         By::Cron { due_unix_ms, .. } => {
@@ -150,31 +150,31 @@ fn next_wait(
     });
     let rules = coordinator.rules.due_ms();
     let rules = rules.map(|due| Duration::from_millis(due.saturating_sub(coordinator.time.now_ms())));
-    let watched = (!coordinator.watched.lock().is_empty() || !queues.is_empty()).then_some(QUEUE_INTERVAL);
-    waits.chain(rules).chain(watched).chain([RECHECK]).min().unwrap_or(RECHECK)
+    waits.chain(rules).min()
 }
 
 impl Planned {
     fn start_if_due(&mut self, coordinator: &Arc<Coordinator>) {
-        let now = Instant::now();
+        let now = coordinator.clock.instant();
         let mut occurrence = Occurrence::OfInterval;
-        let is_due = match &mut self.by {
+        // How late it is, if it is due.
+        let late = match &mut self.by {
             By::Cron { cron, due_unix_ms, planned_unix_ms } => {
                 let unix_ms = coordinator.clock.now_unix_ms();
-                let is_due = due_unix_ms.is_some_and(|due| due <= unix_ms);
+                let late_ms = due_unix_ms.and_then(|due| unix_ms.checked_sub(due));
                 occurrence = Occurrence::At(due_unix_ms.unwrap_or_default());
                 // A clock that was set back or ahead causes one start, not thousands.
-                if is_due || unix_ms < *planned_unix_ms {
+                if late_ms.is_some() || unix_ms < *planned_unix_ms {
                     (*due_unix_ms, *planned_unix_ms) = (next_after(cron, unix_ms), unix_ms);
                 }
-                is_due
+                late_ms.map(Duration::from_millis)
             }
             By::Every { every, due } => {
-                let is_due = *due <= now;
-                if is_due {
+                let late = now.checked_duration_since(*due);
+                if late.is_some() {
                     *due = (*due + *every).max(now);
                 }
-                is_due
+                late
             }
             By::After { after, due } => {
                 let mut ends = coordinator.ends.lock();
@@ -182,15 +182,15 @@ impl Planned {
                 if let Some(ended) = ended {
                     *due = Some(ended + *after);
                 }
-                let is_due = due.is_some_and(|due| due <= now);
-                if is_due {
-                    *due = None;
+                let late = due.and_then(|due| now.checked_duration_since(due));
+                if let Some(late) = late {
+                    *due = (!coordinator.clock.fires(late)).then_some(now + *after);
                 }
-                is_due
+                late
             }
         };
         let workflow = &self.workflow;
-        if !is_due {
+        if !late.is_some_and(|late| coordinator.clock.fires(late)) {
             return;
         }
         let mut start = Start::new(workflow.clone(), Value::Object(Default::default()), 0);

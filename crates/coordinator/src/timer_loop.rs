@@ -12,18 +12,17 @@ const MAX_SLEEP: Duration = Duration::from_secs(60);
 
 /// Wakes instances until `cancel` fires.
 pub async fn run(coordinator: Arc<Coordinator>, cancel: CancellationToken) {
+    let sleeper = coordinator.clock.sleeper();
     loop {
         let now_ms = coordinator.time.now_ms();
         let due = coordinator.timers.take_due(now_ms);
         if due.is_empty() {
-            let wait = coordinator
-                .timers
-                .next()
-                .map_or(MAX_SLEEP, |due| Duration::from_millis(due.saturating_sub(now_ms)));
+            let next = coordinator.timers.next();
+            let wait = next.map(|due| Duration::from_millis(due.saturating_sub(now_ms)));
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = coordinator.timers.changed.notified() => {}
-                () = tokio::time::sleep(wait.min(MAX_SLEEP)) => {}
+                () = sleeper.sleep(wait, MAX_SLEEP) => {}
             }
             continue;
         }

@@ -114,6 +114,11 @@ impl Workers {
         }
     }
 
+    /// The runtimes of the workers.
+    pub fn runtimes(&self) -> impl Iterator<Item = &Handle> {
+        self.workers.iter().map(|worker| &worker.handle)
+    }
+
     fn choose_worker(&self) -> usize {
         let load = |index: usize| self.workers[index].tasks.load(Ordering::Relaxed);
         let least = (0..self.workers.len()).min_by_key(|index| load(*index)).unwrap_or(0);

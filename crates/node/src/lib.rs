@@ -4,6 +4,7 @@
 
 pub mod access;
 mod address_limits;
+mod advance;
 pub mod bridge;
 pub mod cluster;
 pub mod config;
@@ -21,9 +22,10 @@ mod settings;
 pub mod tls;
 mod trace_export;
 
+pub use advance::{Advance, AdvanceError, MAX_ADVANCE};
 pub use bridge::local_subscription::{LocalSubscription, Received, SubscriptionError};
-pub use edgefaas_platform::Clock;
+pub use edgefaas_platform::{Clock, ClockControl};
 pub use health::{Health, Readiness};
 pub use listeners::Addresses;
 pub use node::{BuildError, CACHE_KEY_FILE, Node, RunError};
-pub use platform::{Platform, Schedules};
+pub use platform::Platform;

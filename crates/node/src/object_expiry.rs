@@ -27,6 +27,7 @@ pub(crate) async fn run(
 ) {
     let mut changes = registry.changes();
     let mut jumps = ClockJumps::new(&clock);
+    let sleeper = clock.sleeper();
     loop {
         changes.borrow_and_update();
         if let Err(error) = end(&store).await {
@@ -36,6 +37,7 @@ pub(crate) async fn run(
             tokio::select! {
                 () = cancel.cancelled() => return,
                 changed = changes.changed() => if changed.is_err() { return } else { continue },
+                () = sleeper.sleep(None, Duration::MAX) => continue,
             }
         };
         if let Err(error) = begin(&store).await {
@@ -54,7 +56,7 @@ pub(crate) async fn run(
                 () = cancel.cancelled() => return,
                 changed = changes.changed() => if changed.is_err() { return } else { break },
                 // An object that changes from now on expires no earlier.
-                () = tokio::time::sleep(wait.min(shortest_ttl)) => {}
+                () = sleeper.sleep(Some(wait.min(shortest_ttl)), MAX_WAIT) => {}
             }
         }
     }
@@ -113,7 +115,7 @@ async fn expire(store: &Arc<Store>, clock: &Clock, jumps: &ClockJumps) -> Result
     let mut held_back = None;
     for ((app, object), fields) in objects {
         let class = store.objects().class(&app, &object);
-        if let Some(left) = class.ttl.and_then(|ttl| jumps.keeps(ttl)) {
+        if let Some(left) = class.ttl.and_then(|ttl| jumps.keeps(ttl, clock)) {
             held_back = Some(held_back.map_or(left, |before: Duration| before.min(left)));
             continue;
         }
@@ -139,11 +141,11 @@ struct ClockJumps {
 
 impl ClockJumps {
     fn new(clock: &Clock) -> Self {
-        Self { seen_unix_ms: clock.now_unix_ms(), seen: Instant::now(), jumped: None }
+        Self { seen_unix_ms: clock.now_unix_ms(), seen: clock.instant(), jumped: None }
     }
 
     fn observe(&mut self, clock: &Clock) {
-        let (now_ms, now) = (clock.now_unix_ms(), Instant::now());
+        let (now_ms, now) = (clock.now_unix_ms(), clock.instant());
         let passed_ms = (now - self.seen).as_millis() as u64;
         if now_ms > self.seen_unix_ms + passed_ms + JUMP.as_millis() as u64 {
             self.jumped = Some(now);
@@ -152,8 +154,8 @@ impl ClockJumps {
     }
 
     /// Time for which an expired object is kept because the clock was set.
-    fn keeps(&self, ttl: Duration) -> Option<Duration> {
-        let left = ttl.checked_sub(self.jumped?.elapsed())?;
+    fn keeps(&self, ttl: Duration, clock: &Clock) -> Option<Duration> {
+        let left = ttl.checked_sub(clock.instant().saturating_duration_since(self.jumped?))?;
         (!left.is_zero()).then_some(left)
     }
 }

@@ -7,7 +7,7 @@ use edgefaas_platform::Clock;
 /// The environment of a node: clock, compiler and machine.
 #[derive(Clone)]
 pub struct Platform {
-    /// The wall clock.
+    /// The clock, which `edgefaas test` can advance.
     pub clock: Clock,
     /// Compiler of functions to native code: in this process or in a child process.
     pub compiler: Compiler,
@@ -18,17 +18,6 @@ pub struct Platform {
     pub machine: Machine,
     /// Memory limit and free memory of the process, for the memory plan and memory pressure.
     pub memory: ProcessMemory,
-    /// What fires the schedules of functions and workflows.
-    pub schedules: Schedules,
-}
-
-/// Source of the firings of schedules.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Schedules {
-    /// The wall clock.
-    Clock,
-    /// Nothing: `edgefaas test` invokes functions in their place.
-    Never,
 }
 
 impl Platform {
@@ -40,7 +29,6 @@ impl Platform {
             dry_run: None,
             machine: Machine::probe(),
             memory: ProcessMemory::find(),
-            schedules: Schedules::Clock,
         }
     }
 }

@@ -1,10 +1,14 @@
-//! The wall clock.
+//! The clock of a node.
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A wall clock. Code that needs the time of day is given one, so that tests and simulations can set it.
+use crate::clock_control::Controlled;
+use crate::sleeper::Sleeper;
+
+/// A wall clock with a monotonic clock beside it. Code that needs the time of day, or waits for a date that a user has set, is given
+/// one, so that tests and simulations can set it.
 #[derive(Clone)]
 pub struct Clock(Source);
 
@@ -14,6 +18,8 @@ enum Source {
     System,
     /// Milliseconds since the Unix epoch.
     Given(Arc<dyn Fn() -> u64 + Send + Sync>),
+    /// The machine's time, and what a test has advanced it by.
+    Controlled(Arc<Controlled>),
 }
 
 impl fmt::Debug for Clock {
@@ -28,9 +34,13 @@ impl Clock {
         Self(Source::System)
     }
 
-    /// A clock that `now_unix_ms` reads, in milliseconds since the Unix epoch.
+    /// A clock whose wall time `now_unix_ms` reads, in milliseconds since the Unix epoch. Its monotonic clock is the machine's.
     pub fn new(now_unix_ms: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self(Source::Given(Arc::new(now_unix_ms)))
+    }
+
+    pub(crate) fn controlled(controlled: Arc<Controlled>) -> Self {
+        Self(Source::Controlled(controlled))
     }
 
     /// The time since the Unix epoch, with the resolution of the clock; zero before the epoch.
@@ -38,6 +48,7 @@ impl Clock {
         match &self.0 {
             Source::System => SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
             Source::Given(now_unix_ms) => Duration::from_millis(now_unix_ms()),
+            Source::Controlled(controlled) => controlled.since_unix_epoch(),
         }
     }
 
@@ -54,8 +65,41 @@ impl Clock {
     /// Milliseconds since the Unix epoch.
     pub fn now_unix_ms(&self) -> u64 {
         match &self.0 {
-            Source::System => self.since_unix_epoch().as_millis() as u64,
             Source::Given(now_unix_ms) => now_unix_ms(),
+            _ => self.since_unix_epoch().as_millis() as u64,
+        }
+    }
+
+    /// The monotonic clock. Setting the wall clock does not change it; a test that advances the node's time advances both.
+    pub fn instant(&self) -> Instant {
+        match &self.0 {
+            Source::System | Source::Given(_) => Instant::now(),
+            Source::Controlled(controlled) => controlled.instant(),
+        }
+    }
+
+    /// Both clocks at one moment: the monotonic one, and the time since the Unix epoch.
+    pub fn moment(&self) -> (Instant, Duration) {
+        match &self.0 {
+            Source::System | Source::Given(_) => (Instant::now(), self.since_unix_epoch()),
+            Source::Controlled(controlled) => controlled.moment(),
+        }
+    }
+
+    /// A task that waits for due times of this clock.
+    pub fn sleeper(&self) -> Sleeper {
+        Sleeper::new(match &self.0 {
+            Source::System | Source::Given(_) => None,
+            Source::Controlled(controlled) => Some(controlled.clone()),
+        })
+    }
+
+    /// True if a schedule fires that was due `late` ago: always, except by the clock of a test. There a schedule fires only if the test
+    /// has advanced the clock over its due time.
+    pub fn fires(&self, late: Duration) -> bool {
+        match &self.0 {
+            Source::System | Source::Given(_) => true,
+            Source::Controlled(controlled) => controlled.was_advanced_over(late),
         }
     }
 }

@@ -36,7 +36,14 @@ export interface TestContext {
   /** Calls a function, or runs a workflow to its end, and gives its result. Throws if it fails; `error.status` has the status code. */
   call<T = any>(name: string, data?: Payload): Promise<T>;
   /**
-   * Runs a function as its schedule would, now; schedules do not fire by themselves in tests. `schedule` is the function's first one by
+   * Advances the time of the node: "10m", "1h 30m", or a number of milliseconds. Timers of workflows, retries of durable functions,
+   * schedules and the `ttl` of objects that come due happen in the order of their times, and have been done when this returns:
+   * functions that they start have run, workflows wait again or have ended. `Date` of functions and of the test follows. Fails the test
+   * if the node is still at work `within` milliseconds after something came due, 5000 by default.
+   */
+  advance(duration: string | number, options?: { within?: number }): Promise<void>;
+  /**
+   * Runs a function as its schedule would, now; by themselves schedules fire only as `advance` reaches their times. `schedule` is the function's first one by
    * default, `at` the due time in milliseconds since the Unix epoch.
    */
   fire<T = any>(name: string, options?: { schedule?: string; at?: number }): Promise<T>;

@@ -185,6 +185,14 @@ class T {
     return valueOf(await this.#door("fire", { name, schedule, at_unix_ms: at }));
   }
 
+  async advance(duration, { within = 5000 } = {}) {
+    if (typeof duration !== "string" && !Number.isFinite(duration)) {
+      throw new TypeError(`t.advance takes a duration such as "10m", or milliseconds, and not ${shown(duration)}`);
+    }
+    const { now_unix_ms: now } = await this.#door("advance", { by: duration, within_ms: within });
+    setDate(now);
+  }
+
   fetch(path, init = {}) {
     if (!path.startsWith("/")) throw new TypeError(`t.fetch takes a path of the gateway, such as "/rooms", and not ${shown(path)}`);
     return fetch(this.#config.gateway + path, { signal: this.signal, redirect: "manual", ...init });
@@ -203,6 +211,19 @@ class T {
   async idle({ within = 5000 } = {}) {
     await this.#door("idle", { within_ms: within });
   }
+}
+
+const MachineDate = Date;
+
+/** Lets `Date` of this test go on from `now`; a test is one invocation, and the time of an invocation is not advanced. */
+function setDate(now) {
+  const ahead = now - MachineDate.now();
+  const time = () => MachineDate.now() + ahead;
+  globalThis.Date = new Proxy(MachineDate, {
+    apply: () => new MachineDate(time()).toString(),
+    construct: (target, args, created) => Reflect.construct(target, args.length ? args : [time()], created),
+    get: (target, key) => (key === "now" ? time : Reflect.get(target, key)),
+  });
 }
 
 /** The value of a reply. */

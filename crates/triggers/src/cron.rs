@@ -29,18 +29,14 @@ pub async fn run(
     cancel: CancellationToken,
 ) {
     let mut changes = registry.changes();
+    let sleeper = clock.sleeper();
     loop {
         changes.borrow_and_update();
         let mut planned = plan_all(&registry, clock.now_unix_ms());
         loop {
             let now_ms = clock.now_unix_ms();
-            let wait = planned
-                .iter()
-                .filter_map(|next| next.due_unix_ms)
-                .min()
-                .map_or(CLOCK_CHECK_INTERVAL, |due| {
-                    Duration::from_millis(due.saturating_sub(now_ms)).min(CLOCK_CHECK_INTERVAL)
-                });
+            let due = planned.iter().filter_map(|next| next.due_unix_ms).min();
+            let wait = due.map(|due| Duration::from_millis(due.saturating_sub(now_ms)));
             tokio::select! {
                 () = cancel.cancelled() => return,
                 changed = changes.changed() => {
@@ -49,14 +45,14 @@ pub async fn run(
                     }
                     // Fire what is due now: the new plan contains only later times.
                     for next in &mut planned {
-                        next.fire_if_due(&registry, &invoker, &workers, clock.now_unix_ms());
+                        next.fire_if_due(&registry, &invoker, &workers, &clock);
                     }
                     break;
                 }
-                () = tokio::time::sleep(wait) => {}
+                () = sleeper.sleep(wait, CLOCK_CHECK_INTERVAL) => {}
             }
             for next in &mut planned {
-                next.fire_if_due(&registry, &invoker, &workers, clock.now_unix_ms());
+                next.fire_if_due(&registry, &invoker, &workers, &clock);
             }
         }
     }
@@ -88,14 +84,18 @@ impl Planned {
         registry: &Registry,
         invoker: &Arc<Invoker>,
         workers: &Arc<Workers>,
-        now_ms: u64,
+        clock: &Clock,
     ) {
+        let now_ms = clock.now_unix_ms();
         if now_ms < self.planned_at_unix_ms {
             // The clock was set back: the due time may be far in the future now.
             self.plan(now_ms);
         }
         let Some(due) = self.due_unix_ms.filter(|due| *due <= now_ms) else { return };
         self.plan(now_ms);
+        if !clock.fires(Duration::from_millis(now_ms - due)) {
+            return;
+        }
         // Of the nodes of a cluster that run the function, one fires.
         let schedule = self.function.schedule_id(&self.schedule);
         let fails = match registry.fires_here(&self.function.app, &schedule, Occurrence::At(due)) {

@@ -47,7 +47,7 @@ fn app(folder: &Path, tests: &[(&str, &str)]) {
     }
 }
 
-fn run(folder: &Path, args: &[&str]) -> (Option<i32>, String, String) {
+pub fn run(folder: &Path, args: &[&str]) -> (Option<i32>, String, String) {
     let temporary = folder.join("../temporary");
     std::fs::create_dir_all(&temporary).unwrap();
     let output: Output = edgefaas(&folder.join("../data"))

@@ -4,6 +4,7 @@
 mod access;
 mod answered;
 mod app_tests;
+mod app_time;
 mod archives;
 mod assets;
 mod away;

@@ -199,6 +199,11 @@ impl<T> FunctionQueue<T> {
         self.evicted
     }
 
+    /// True if an invocation runs, may run now, or is being stored; false if all wait for their due times.
+    pub fn is_at_work(&self) -> bool {
+        self.running > 0 || !self.ready.is_empty() || self.reserved > 0
+    }
+
     /// The due time of the next delayed invocation.
     pub fn next_due(&self) -> Option<Instant> {
         self.delayed.first().map(|(due, _)| *due)
@@ -238,6 +243,9 @@ mod tests {
         // A retried invocation stays the active one of its key.
         queue.retry(1, now + Duration::from_secs(5));
         assert_eq!(started(&mut queue, now), Vec::<u64>::new());
+        assert!(queue.is_at_work(), "4 runs");
+        queue.finish(4);
+        assert!(!queue.is_at_work(), "1 waits, and the others of its key wait for it");
         assert_eq!(queue.next_due(), Some(now + Duration::from_secs(5)));
         assert_eq!(started(&mut queue, now + Duration::from_secs(5)), [1]);
         queue.finish(1);

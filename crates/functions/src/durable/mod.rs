@@ -252,7 +252,7 @@ impl DurableQueue {
     }
 
     fn load(&self) -> Result<(), StoreError> {
-        let (now, now_ms) = (Instant::now(), self.clock.now_unix_ms());
+        let (now, now_ms) = (self.clock.instant(), self.clock.now_unix_ms());
         let mut last = 0;
         let mut queues: HashMap<Arc<str>, FunctionQueue<CachedPending>> = HashMap::new();
         self.records.for_each(invocation_records::PENDING, |key, value| {
@@ -487,11 +487,17 @@ impl DurableQueue {
         max_running: usize,
         order: QueueOrder,
     ) -> Option<(u64, Option<CachedPending>)> {
-        let started = self.queues.lock().get_mut(function)?.start(Instant::now(), max_running, order)?;
+        let now = self.clock.instant();
+        let started = self.queues.lock().get_mut(function)?.start(now, max_running, order)?;
         if let Some(cached) = &started.1 {
             self.memory_bytes.fetch_sub(cached.bytes, Ordering::Relaxed);
         }
         Some(started)
+    }
+
+    /// True if an invocation of the function runs or may run now: it does not only wait for the time of its next attempt.
+    pub fn is_at_work(&self, function: &str) -> bool {
+        self.queues.lock().get(function).is_some_and(FunctionQueue::is_at_work)
     }
 
     fn retry_at(&self, function: &str, sequence: u64, due: Instant) {

@@ -183,6 +183,7 @@ impl DurableQueue {
     /// `cancel` fires. A node runs it once.
     pub async fn run(self: Arc<Self>, cancel: CancellationToken) {
         let mut expired_at = Instant::now();
+        let sleeper = self.clock.sleeper();
         loop {
             self.publisher.publish_waiting();
             let names: Vec<_> = self.queues.lock().keys().cloned().collect();
@@ -196,15 +197,15 @@ impl DurableQueue {
                 }
             }
             let due = self.queues.lock().values().filter_map(FunctionQueue::next_due).min();
-            let wait = due.map_or(EXPIRY_INTERVAL, |due| due.saturating_duration_since(Instant::now()));
+            let wait = due.map(|due| due.saturating_duration_since(self.clock.instant()));
             // `finish` notifies of room in the queue of a function. Nothing notifies of room on the disk or in the queue of a
             // session, so that waiting messages are tried again after a short time.
-            let wait = if self.publisher.is_idle() { wait } else { wait.min(NO_ROOM_WAIT) };
+            let at_most = if self.publisher.is_idle() { EXPIRY_INTERVAL } else { NO_ROOM_WAIT };
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = self.wake.notified() => {}
                 () = self.publisher.message_waits() => {}
-                () = tokio::time::sleep(wait.min(EXPIRY_INTERVAL)) => {}
+                () = sleeper.sleep(wait, at_most) => {}
             }
         }
     }
@@ -248,7 +249,7 @@ impl DurableQueue {
         let Err(error) = result else { return };
         let error = self.invoker.mask(&function, error);
         match failure_kind(&error) {
-            FailureKind::Deferred(wait) => self.retry_at(name, sequence, Instant::now() + wait),
+            FailureKind::Deferred(wait) => self.retry_at(name, sequence, self.clock.instant() + wait),
             // It is still pending on the disk, and runs after the next start of the node.
             FailureKind::StoreFailed => self.finish(name, sequence),
             FailureKind::Attempt if pending.attempt < function.spec.retry.attempts => {
@@ -369,7 +370,7 @@ impl DurableQueue {
             }
         }
         self.retried.fetch_add(1, Ordering::Relaxed);
-        self.retry_at(&function.name, sequence, Instant::now() + wait);
+        self.retry_at(&function.name, sequence, self.clock.instant() + wait);
     }
 
     /// Ends an invocation that failed permanently: stores its dead letter and its outcome.

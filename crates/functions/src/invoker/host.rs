@@ -19,7 +19,7 @@ use super::Invoker;
 use super::effects::{Effects, EffectsFull};
 use super::object_values::{UsedKeys, at_path, operation};
 use super::sent_spans::{NextSpan, SentSpans};
-use super::workflow_call::WorkflowCall;
+use super::workflow_call::{OpenCalls, WorkflowCall};
 use crate::invocation::{Invocation, InvocationError, Lineage, Principal};
 use crate::outgoing;
 use crate::registry::LiveFunction;
@@ -39,6 +39,8 @@ pub struct InvocationHost {
     sent_spans: SentSpans,
     depth: u8,
     lineage: Option<Lineage>,
+    /// Set by the first call of a workflow.
+    workflow_calls: Option<Arc<OpenCalls>>,
     pub(super) effects: Arc<Mutex<Effects>>,
     calls_left: u32,
     log_bytes_left: usize,
@@ -70,6 +72,7 @@ impl InvocationHost {
             sent_spans: SentSpans::default(),
             depth: invocation.depth,
             lineage: invocation.lineage.clone(),
+            workflow_calls: None,
             effects,
             calls_left: limits.calls,
             log_bytes_left: limits.log_bytes,
@@ -204,7 +207,14 @@ impl Host for InvocationHost {
             let Some(runner) = invoker.workflow_runner() else {
                 return Err(call_error(InvocationError::Draining));
             };
-            return Ok(Box::pin(async move { runner.call_workflow(call).await.map_err(call_error) }));
+            let in_workflows = &invoker.in_workflows;
+            let opened = || Arc::new(OpenCalls::new(in_workflows.clone()));
+            let calls = self.workflow_calls.get_or_insert_with(opened);
+            let open = calls.clone().open();
+            return Ok(Box::pin(async move {
+                let _open = open;
+                runner.call_workflow(call).await.map_err(call_error)
+            }));
         }
         drop(routes);
         let admitted = invoker.admit(call).map_err(call_error)?;

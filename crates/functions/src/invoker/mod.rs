@@ -10,7 +10,7 @@ mod sent_spans;
 mod unfinished;
 mod workflow_call;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -62,6 +62,8 @@ pub struct Invoker {
     /// Bytes of uncommitted effects, over all invocations.
     effect_bytes: Budget,
     isolate_permits: Semaphore,
+    /// Invocations that have called a workflow and wait for it.
+    in_workflows: Arc<AtomicUsize>,
     invocations: AtomicU64,
     failures: AtomicU64,
 }
@@ -205,6 +207,7 @@ impl Invoker {
             elsewhere: OnceLock::new(),
             event_bytes: Budget::new(event_bytes),
             effect_bytes: Budget::new(effect_bytes),
+            in_workflows: Arc::default(),
             invocations: AtomicU64::new(0),
             failures: AtomicU64::new(0),
         }
@@ -217,6 +220,11 @@ impl Invoker {
 
     fn workflow_runner(&self) -> Option<Arc<dyn WorkflowRunner>> {
         self.workflow_runner.get().and_then(Weak::upgrade)
+    }
+
+    /// Number of running invocations that have called a workflow and wait for it.
+    pub fn in_workflows(&self) -> usize {
+        self.in_workflows.load(Ordering::Relaxed)
     }
 
     /// A piece of work that the drain waits for while the token exists.

@@ -3,12 +3,13 @@
 use edgefaas_functions::registry::{LiveApp, Routes};
 use edgefaas_functions::secrets::Secrets;
 
-/// A warning for each function that a function of the app may call and that is not deployed.
+/// A warning for each function or workflow that a function of the app may call and that is not deployed.
 pub(super) fn unknown_calls(app: &LiveApp, routes: &Routes) -> Vec<String> {
     let mut warnings = Vec::new();
     for function in &app.functions {
         for called in &function.spec.permissions.call {
-            if !called.contains('*') && routes.function(called).is_none() {
+            let is_known = routes.function(called).is_some() || routes.workflow(called).is_some();
+            if !called.contains('*') && !is_known {
                 warnings.push(format!("`{}` may call `{called}`, which is not deployed", function.name));
             }
         }

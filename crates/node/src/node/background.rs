@@ -6,7 +6,6 @@ use tokio::task::JoinSet;
 use super::Parts;
 use super::serving::Stages;
 use crate::cluster::{follow_policy, report_apps, serve_calls, transfer_artefacts};
-use crate::platform::Schedules;
 use crate::{memory_pressure, object_expiry, trace_export};
 use edgefaas_cluster::calls::CallLimits;
 use edgefaas_triggers::{cron, object_change};
@@ -39,16 +38,14 @@ impl Parts {
             self.platform.clock.clone(),
             listening.clone(),
         ));
-        if self.platform.schedules == Schedules::Clock {
-            tasks.spawn(cron::run(
-                self.registry.clone(),
-                self.invoker.clone(),
-                self.workers.clone(),
-                self.platform.clock.clone(),
-                listening.clone(),
-            ));
-            tasks.spawn(run_schedules(self.coordinator.clone(), listening.clone()));
-        }
+        tasks.spawn(cron::run(
+            self.registry.clone(),
+            self.invoker.clone(),
+            self.workers.clone(),
+            self.platform.clock.clone(),
+            listening.clone(),
+        ));
+        tasks.spawn(run_schedules(self.coordinator.clone(), listening.clone()));
         tasks.spawn(self.placer.clone().run(listening.clone()));
         tasks.spawn(follow_policy(
             self.store.clone(),

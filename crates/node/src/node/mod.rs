@@ -24,7 +24,7 @@ use edgefaas_functions::secrets::Secrets;
 use edgefaas_functions::trace::Traces;
 use edgefaas_functions::workers::Workers;
 use edgefaas_isolates::{Isolates, IsolatesConfig};
-use edgefaas_platform::private_files;
+use edgefaas_platform::{ClockControl, private_files};
 use edgefaas_rollout::{Firings, Rollout, RolloutParts};
 use edgefaas_state::objects::Recoveries;
 use edgefaas_state::store::{BrokerStorage, DirLock, Store};
@@ -37,6 +37,7 @@ pub use self::error::{BuildError, RunError};
 use self::serving::Stages;
 use self::startup_checks::{check_credentials, files_with_keys};
 use crate::access::{Access, AccessControl, AccessHook, Policy};
+use crate::advance::{Advance, Watched};
 use crate::bridge::{Bridges, LoopPreventionHook};
 use crate::cluster::{Cluster, LoadSources, PolicyPlacer, artefacts, begin_policy, calls};
 use crate::config::{ConfigError, NodeConfig};
@@ -413,6 +414,24 @@ impl Node {
     /// The MQTT broker.
     pub fn broker(&self) -> &Broker {
         &self.parts.broker
+    }
+
+    /// Advances the time of the node by the control of its clock, which [`Platform::clock`] is of. Call it in the runtime that
+    /// [runs](Self::run) the node.
+    pub fn advance(&self, control: ClockControl) -> Advance {
+        let Parts { registry, invoker, durable, coordinator, workers, store, .. } = &self.parts;
+        Advance::new(
+            control,
+            Watched {
+                registry: registry.clone(),
+                invoker: invoker.clone(),
+                durable: durable.clone(),
+                coordinator: coordinator.clone(),
+                workers: workers.clone(),
+                store: store.clone(),
+                runtime: tokio::runtime::Handle::current(),
+            },
+        )
     }
 
     /// Deployed apps.

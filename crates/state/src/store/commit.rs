@@ -189,6 +189,15 @@ impl Committer {
         answered.await.unwrap_or(Err(CommitError::Closed))
     }
 
+    /// Waits until the batches that were handed to the writer before are written and answered.
+    pub async fn caught_up(&self) {
+        let (answer, answered) = oneshot::channel();
+        // Without a writer nothing is left to write.
+        if self.jobs.send(Job::Commit(Batch::default(), Durability::Written, answer)).await.is_ok() {
+            let _ = answered.await;
+        }
+    }
+
     /// Writes the small batches that wait, or wakes the writer's thread for them.
     fn write_small(&self) {
         let lock = match self.small.thread_writes.load(Ordering::Relaxed) {

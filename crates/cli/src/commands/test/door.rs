@@ -16,6 +16,8 @@ use edgefaas_broker::{
     Version,
 };
 use edgefaas_client::connection::{Client, MESSAGE_BYTES, ObjectsClient, failure};
+use edgefaas_node::Advance;
+use edgefaas_platform::Clock;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::header::AUTHORIZATION;
@@ -54,6 +56,8 @@ pub struct Behind {
     pub control: Client,
     pub objects: ObjectsClient,
     pub messages: Messages,
+    pub clock: Clock,
+    pub time: Arc<Advance>,
     /// The function with the tests, which always runs during one.
     pub runner: String,
 }
@@ -96,6 +100,35 @@ struct Object {
 #[derive(Deserialize)]
 struct Idle {
     within_ms: u64,
+}
+
+#[derive(Deserialize)]
+struct Forward {
+    by: By,
+    within_ms: u64,
+}
+
+/// A duration, as tests write it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum By {
+    Milliseconds(f64),
+    Text(String),
+}
+
+impl By {
+    fn duration(&self) -> anyhow::Result<Duration> {
+        match self {
+            Self::Milliseconds(ms) if *ms < 0.0 => anyhow::bail!("time does not go back, by {ms} ms"),
+            Self::Milliseconds(ms) => Duration::try_from_secs_f64(ms / 1000.0)
+                .with_context(|| format!("{ms} milliseconds are no duration")),
+            Self::Text(text) => humantime::parse_duration(text).map_err(|_| {
+                anyhow::anyhow!(
+                    "{text:?} is not a duration: write a number and a unit, \"200ms\", \"10m\" or \"1h 30m\", or milliseconds as a number"
+                )
+            }),
+        }
+    }
 }
 
 impl Door {
@@ -179,6 +212,12 @@ impl Behind {
                 let Idle { within_ms } = serde_json::from_slice(body)?;
                 self.idle(Duration::from_millis(within_ms).min(MAX_WAIT)).await?;
                 Ok(Value::Null)
+            }
+            "advance" => {
+                let Forward { by, within_ms } = serde_json::from_slice(body)?;
+                let within = Duration::from_millis(within_ms).min(MAX_WAIT);
+                self.time.advance(by.duration()?, within, &self.runner).await?;
+                Ok(json!({ "now_unix_ms": self.clock.now_unix_ms() }))
             }
             other => anyhow::bail!("tests have no operation `{other}`"),
         }

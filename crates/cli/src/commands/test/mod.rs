@@ -17,7 +17,6 @@ use edgefaas_client::args::{Format, Global};
 use edgefaas_client::connection;
 use edgefaas_client::exit::{Exit, Failure};
 use edgefaas_client::output;
-use edgefaas_platform::Clock;
 use ignore::WalkBuilder;
 use serde::Deserialize;
 use serde_json::json;
@@ -193,6 +192,8 @@ async fn run_file(
         control: node.control.clone(),
         objects: node.objects.clone(),
         messages: Messages::subscribe(&node.broker).await?,
+        clock: node.clock.clone(),
+        time: node.time.clone(),
         runner: runner.clone(),
     })
     .await?;
@@ -219,7 +220,7 @@ async fn run_file(
             continue;
         }
         door.begin().await?;
-        let (began, since) = (Instant::now(), Clock::system().now_unix_ms());
+        let (began, since) = (Instant::now(), node.clock.now_unix_ms());
         let outcome = match ask(&node, &runner, &json!({ "run": number })).await {
             Ok(ran) => outcome(serde_json::from_value(ran)?),
             Err(error) => Outcome::Failed { message: format!("{error:#}") },

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Context;
 use edgefaas_api::control as proto;
@@ -11,7 +12,8 @@ use edgefaas_broker::Broker;
 use edgefaas_client::connection::{self, Client, NodeUrl, ObjectsClient};
 use edgefaas_client::dev_file::control_url;
 use edgefaas_node::config::NodeConfig;
-use edgefaas_node::{Addresses, CACHE_KEY_FILE, RunError, Schedules};
+use edgefaas_node::{Addresses, Advance, CACHE_KEY_FILE, RunError};
+use edgefaas_platform::{Clock, ClockControl};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -44,6 +46,9 @@ pub struct TestNode {
     pub objects: ObjectsClient,
     /// The token of the gateway.
     pub gateway_token: String,
+    /// The time of the node, and what advances it.
+    pub clock: Clock,
+    pub time: Arc<Advance>,
     serving: JoinHandle<Result<(), RunError>>,
     shutdown: CancellationToken,
     /// Removed when it is dropped.
@@ -67,22 +72,36 @@ impl TestNode {
             control: free,
             ..NodeConfig::default()
         };
-        let node = node::build_with(config, Schedules::Never).await?;
+        let control = ClockControl::new();
+        let clock = control.clock();
+        let node = node::build_with(config, clock.clone()).await?;
         if code.key.is_none() {
             let key = std::fs::read(data.path().join(CACHE_KEY_FILE));
             code.key = Some(key.context("the key of compiled code cannot be read")?);
         }
         let (addresses, broker) = (node.addresses(), node.broker().clone());
+        let time = Arc::new(node.advance(control));
         let (token, gateway_token) = (node.token().to_owned(), read(data.path(), "http-token")?);
         let shutdown = CancellationToken::new();
         let serving = tokio::spawn(node.run(shutdown.clone()));
         let url = NodeUrl::parse(&control_url(addresses.control, false))?;
         let control = connection::connect_to(&url, Some(&token), None).await?;
         let objects = connection::connect_objects_to(&url, Some(&token)).await?;
-        Ok(Self { addresses, broker, control, objects, gateway_token, serving, shutdown, _data: data })
+        Ok(Self {
+            addresses,
+            broker,
+            control,
+            objects,
+            gateway_token,
+            clock,
+            time,
+            serving,
+            shutdown,
+            _data: data,
+        })
     }
 
-    /// Log lines since a time, in milliseconds since the Unix epoch, of the functions that `of` is true for; at most the last `max`.
+    /// Log lines since a time of the node, in milliseconds since the Unix epoch, of the functions that `of` is true for; at most the last `max`.
     pub async fn log(
         &self,
         since_unix_ms: u64,
@@ -107,9 +126,9 @@ impl TestNode {
 
     /// Ends the node.
     pub async fn stop(self) -> anyhow::Result<()> {
-        let Self { control, objects, serving, shutdown, _data, .. } = self;
+        let Self { control, objects, time, serving, shutdown, _data, .. } = self;
         // The node waits some seconds for connections that are open.
-        drop((control, objects));
+        drop((control, objects, time));
         shutdown.cancel();
         Ok(serving.await??)
     }
