@@ -44,12 +44,17 @@ fn script_of(page: &Page) -> String {
 }
 
 /// Runs a script as an ordinary user of a machine with no network but loopback. Whatever it leaves running is killed at its end.
-fn run(script: &Path, home: &Path, environment: &[(&str, PathBuf)]) -> Output {
+fn run(script: &Path, work: &Path, environment: &[(&str, PathBuf)]) -> Output {
+    // For programs that are started without HOME, such as wizer by componentize-js.
+    let home = work.parent().unwrap();
+    let users = home.join("users");
+    std::fs::write(&users, format!("user:x:1000:1000::{}:/bin/bash\n", home.display())).unwrap();
     let enter = "[ \"$(id -u)\" = 0 ] || as_root=\"--user --map-root-user\"
         exec unshare ${as_root:-} --net --mount --pid --fork --kill-child sh -c '
-            mount -t proc proc /proc && ip link set lo up && exec unshare --user --map-user=1000 --map-group=1000 timeout 300 bash \"$0\"' \"$0\"";
+            mount -t proc proc /proc && mount --bind \"$1\" /etc/passwd && ip link set lo up &&
+            exec unshare --user --map-user=1000 --map-group=1000 timeout 300 bash \"$0\"' \"$0\" \"$1\"";
     let mut command = Command::new("sh");
-    command.args(["-c", enter]).arg(script).current_dir(home).stdin(Stdio::null());
+    command.args(["-c", enter]).args([script, &users]).current_dir(work).stdin(Stdio::null());
     let inherited =
         ["LANG", "RUSTUP_TOOLCHAIN"].into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
     command.env_clear().envs(inherited).envs(environment.iter().map(|(name, value)| (name, value)));
