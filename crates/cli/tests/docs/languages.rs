@@ -35,7 +35,11 @@ pub fn calls(page: &str) -> String {
     for row in rows {
         let cells: Vec<&str> =
             row.trim_matches('|').split(" | ").map(|cell| cell.trim_matches([' ', '`'])).collect();
-        let [_, _, _, function, answer] = cells[..] else { panic!("five cells: {row}") };
+        let [_, toolchain, _, function, answer] = cells[..] else { panic!("five cells: {row}") };
+        for version in toolchain.split([' ', ',']).filter(|word| word.matches('.').count() == 2) {
+            let is_used = ["=", "@"].iter().any(|sign| page.contains(&format!("{sign}{version}")));
+            assert!(is_used, "no command has {version}: {row}");
+        }
         let _ = writeln!(
             script,
             "answer=$(curl -s http://127.0.0.1:8080/fn/{function} -d Ada)
