@@ -4,6 +4,7 @@
 //! A fence with `sh` is run. One with `console` is not: it needs a second machine, an answer from a person, or a program that the tests
 //! do not install.
 
+mod languages;
 mod pages;
 mod script;
 
@@ -30,6 +31,12 @@ fn runs(program: &str, argument: &str) -> bool {
     command.status().is_ok()
 }
 
+/// A program beside the tests' Python.
+fn beside_python(program: &str) -> Option<PathBuf> {
+    let python = PathBuf::from(std::env::var_os("EDGEFAAS_TEST_PYTHON")?);
+    Some(python.with_file_name(program)).filter(|path| path.exists())
+}
+
 /// The commands of a page as one script.
 fn script_of(page: &Page) -> String {
     let text = std::fs::read_to_string(repository().join(page.file)).expect("the page is there");
@@ -37,21 +44,34 @@ fn script_of(page: &Page) -> String {
 }
 
 /// Runs a script as an ordinary user of a machine with no network but loopback. Whatever it leaves running is killed at its end.
-fn run(script: &Path, home: &Path, environment: &[(&str, PathBuf)]) -> Output {
+fn run(script: &Path, work: &Path, environment: &[(&str, PathBuf)]) -> Output {
+    // For programs that are started without HOME, such as wizer by componentize-js.
+    let home = work.parent().unwrap();
+    let users = home.join("users");
+    std::fs::write(&users, format!("user:x:1000:1000::{}:/bin/bash\n", home.display())).unwrap();
     let enter = "[ \"$(id -u)\" = 0 ] || as_root=\"--user --map-root-user\"
         exec unshare ${as_root:-} --net --mount --pid --fork --kill-child sh -c '
-            mount -t proc proc /proc && ip link set lo up && exec unshare --user --map-user=1000 --map-group=1000 timeout 300 bash \"$0\"' \"$0\"";
+            mount -t proc proc /proc && mount --bind \"$1\" /etc/passwd && ip link set lo up &&
+            exec unshare --user --map-user=1000 --map-group=1000 timeout 300 bash \"$0\"' \"$0\" \"$1\"";
     let mut command = Command::new("sh");
-    command.args(["-c", enter]).arg(script).current_dir(home).stdin(Stdio::null());
+    command.args(["-c", enter]).args([script, &users]).current_dir(work).stdin(Stdio::null());
     let inherited =
         ["LANG", "RUSTUP_TOOLCHAIN"].into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
     command.env_clear().envs(inherited).envs(environment.iter().map(|(name, value)| (name, value)));
     command.output().expect("a shell runs")
 }
 
+/// Crates that no function of the repository has.
+const LANGUAGES: &str = "crates/cli/tests/docs/crates/Cargo.toml";
+
 /// Downloads the crates of Rust functions: the machine of a page has no network.
 fn fetch_crates() {
-    for manifest in ["crates/sdk/Cargo.toml", "examples/greenhouse/functions/average/Cargo.toml"] {
+    for manifest in [
+        "crates/sdk/Cargo.toml",
+        "examples/greenhouse/functions/average/Cargo.toml",
+        "crates/cli/tests/node/guests/proxy/Cargo.toml",
+        LANGUAGES,
+    ] {
         let mut command = Command::new("cargo");
         command.args(["fetch", "--quiet", "--locked", "--manifest-path"]).arg(repository().join(manifest));
         assert!(
@@ -65,7 +85,10 @@ fn check(page: &Page) {
     let mut needed =
         vec![("unshare", "--version"), ("ip", "-V"), ("curl", "--version"), ("mosquitto_pub", "--help")];
     needed.extend(page.needs.iter().map(|program| (*program, "--version")));
-    if let Some((missing, _)) = needed.iter().find(|(program, argument)| !runs(program, argument)) {
+    if let Some((missing, _)) = needed
+        .iter()
+        .find(|(program, argument)| !runs(program, argument) && beside_python(program).is_none())
+    {
         return skipped(missing);
     }
     let namespaces = "[ \"$(id -u)\" = 0 ] || as_root=\"--user --map-root-user\"
@@ -90,6 +113,11 @@ fn check(page: &Page) {
     std::fs::create_dir(&work).unwrap();
     std::fs::create_dir(&programs).unwrap();
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_edgefaas"), programs.join("edgefaas")).unwrap();
+    for program in page.needs {
+        if let Some(path) = beside_python(program) {
+            std::os::unix::fs::symlink(path, programs.join(program)).unwrap();
+        }
+    }
     let copied = Command::new("sh")
         .arg("-c")
         .arg("tar -C \"$0\" --exclude=node_modules --exclude=target --exclude=.edgefaas -cf - README.md examples crates/sdk wit | tar -C \"$1\" -xf -")
@@ -118,6 +146,13 @@ fn check(page: &Page) {
     if let Some(packages) = std::env::var_os("EDGEFAAS_TEST_NODE_PATH") {
         environment.push(("EDGEFAAS_TEST_NODE_PATH", packages.into()));
     }
+    if page.needs.contains(&"go") {
+        let Some(packages) = languages::npm_packages() else {
+            return skipped("the npm packages componentize-js and jco");
+        };
+        environment.push(("EDGEFAAS_TEST_COMPONENT_TOOLS", packages));
+        environment.push(("EDGEFAAS_TEST_GO_MODULE", languages::go_module(&repository().join(LANGUAGES))));
+    }
     let output = run(&script, &work, &environment);
     let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{}: {}\n{said}\n{errors}", page.file, output.status);
@@ -141,6 +176,7 @@ pages! {
     broker: "docs/broker.md",
     cli: "docs/cli.md",
     cluster: "docs/cluster.md",
+    components: "docs/components.md",
     javascript: "docs/javascript.md",
     manifest: "docs/manifest.md",
     objects: "docs/objects.md",

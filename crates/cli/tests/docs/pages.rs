@@ -1,5 +1,7 @@
 //! What a reader has done before the commands of a page.
 
+use crate::languages;
+
 /// A page whose commands are run.
 pub struct Page {
     /// Its file in the repository.
@@ -12,18 +14,21 @@ pub struct Page {
     pub before: &'static str,
     /// Commands before a fence, by its index.
     pub between: &'static [(usize, &'static str)],
+    /// Commands before each fence.
+    pub each: &'static str,
+    /// Gives commands after the last fence, of the text of the page.
+    pub after: fn(&str) -> String,
 }
 
-const PLAIN: Page = Page { file: "", needs: &[], files: &[], before: "", between: &[] };
+const PLAIN: Page =
+    Page { file: "", needs: &[], files: &[], before: "", between: &[], each: "", after: |_| String::new() };
 
 /// A node with the default addresses.
 const NODE: &str = "edgefaas run >~/node.log 2>&1 & until_true is_ready 7070";
 
 /// Pages that other tests run.
-pub const ELSEWHERE: &[(&str, &str)] = &[
-    ("docs/components.md", "components: other languages need their compilers"),
-    ("examples/two-sites/README.md", "node: two_sites_go_on_while_their_link_is_cut"),
-];
+pub const ELSEWHERE: &[(&str, &str)] =
+    &[("examples/two-sites/README.md", "node: two_sites_go_on_while_their_link_is_cut")];
 
 pub const PAGES: &[Page] = &[
     Page { file: "README.md", needs: &["cargo"], between: &[(3, "stop_all")], ..PLAIN },
@@ -37,6 +42,14 @@ pub const PAGES: &[Page] = &[
         ..PLAIN
     },
     Page { file: "docs/cluster.md", ..PLAIN },
+    Page {
+        file: "docs/components.md",
+        needs: &["cargo", "npm", "componentize-py", "wit-bindgen", "clang", "go"],
+        before: languages::BEFORE,
+        each: "cd ~/work",
+        after: languages::calls,
+        ..PLAIN
+    },
     Page { file: "docs/javascript.md", needs: &["npm"], before: NODE, ..PLAIN },
     Page {
         file: "docs/manifest.md",

@@ -150,6 +150,7 @@ pub fn of_page(page: &Page, text: &str) -> String {
     script += page.before;
     script.push('\n');
     for (index, fence) in fences(text).iter().enumerate() {
+        let _ = writeln!(script, "{}", page.each);
         let between = page.between.iter().filter(|(before, _)| *before == index);
         between.for_each(|(_, commands)| {
             let _ = writeln!(script, "{commands}");
@@ -179,5 +180,6 @@ pub fn of_page(page: &Page, text: &str) -> String {
             }
         }
     }
+    script += &(page.after)(text);
     script
 }
