@@ -17,6 +17,7 @@ mod components;
 mod cors;
 mod crash;
 mod damage;
+mod data_owner;
 mod deleting;
 mod diagnostics;
 mod disk;
