@@ -320,6 +320,7 @@ enum InstallFailed {
 
 /// Installs a package and waits until its node is ready.
 async fn installed_and_ready(package: &Path, node: &Node<'_>) -> Result<(), InstallFailed> {
+    node.service.forget_failures().await;
     let run = node.service.run_id().await;
     {
         let _step = Step::start("Installing by dpkg".to_owned());

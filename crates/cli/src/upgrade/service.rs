@@ -70,7 +70,7 @@ async fn interruptible(ready: impl Future<Output = Result<(), NotReady>>) -> Res
 /// How the node is restarted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Service {
-    /// A unit of systemd that is active or has failed.
+    /// A unit of systemd that is active, starts or has failed.
     Systemd { unit: String },
     /// A command of the shell, which ends when the old node has ended.
     Command { command: String },
@@ -118,7 +118,9 @@ impl Service {
             return Self::Command { command: command.to_owned() };
         }
         let unit = DEFAULT_UNIT.to_owned();
-        match matches!(sd_notify::booted(), Ok(true)) && matches!(&*state(&unit).await, "active" | "failed")
+        // A node that dies again and again is most of the time being activated.
+        let states = ["active", "activating", "reloading", "failed"];
+        match matches!(sd_notify::booted(), Ok(true)) && states.contains(&&*state(&unit).await)
         {
             true => Self::Systemd { unit },
             false => Self::None,
@@ -132,8 +134,7 @@ impl Service {
     pub async fn restart(&self) -> Result<(), NotReady> {
         let mut command = match self {
             Self::Systemd { unit } => {
-                // A program that died has used up starts of the unit.
-                let _ = systemctl(&["reset-failed", unit]).status().await;
+                self.forget_failures().await;
                 systemctl(&["restart", unit])
             }
             Self::Command { command } => {
@@ -148,6 +149,13 @@ impl Service {
             Ok(Ok(status)) => Err(NotReady::Restart { service: self.clone(), status }),
             Ok(Err(reason)) => Err(NotReady::Start { service: self.clone(), reason }),
             Err(_) => Err(NotReady::RestartTimeout { service: self.clone() }),
+        }
+    }
+
+    /// Makes systemd forget the starts of the unit: a program that died has used them up.
+    pub async fn forget_failures(&self) {
+        if let Self::Systemd { unit } = self {
+            let _ = systemctl(&["reset-failed", unit]).stderr(Stdio::null()).status().await;
         }
     }
 

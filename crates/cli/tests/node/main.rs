@@ -24,6 +24,7 @@ mod disk;
 mod durable;
 mod encrypted;
 mod examples;
+mod fitting;
 mod frameworks;
 mod hosted;
 mod hostile_deploys;
