@@ -9,6 +9,7 @@ KEY=${EDGEFAAS_PUBLIC_KEY-}
 PREFIX=/usr/local
 DATA_DIR=/var/lib/edgefaas
 CONFIG=/etc/edgefaas.toml
+KEPT=/var/cache/edgefaas
 UNIT=/etc/systemd/system/edgefaas.service
 INSTALLED=$PREFIX/share/edgefaas/installed-files
 
@@ -128,6 +129,10 @@ install_package() {
     else
         dpkg --force-confold -i "$work/$package"
     fi
+    # `edgefaas upgrade` returns to it if a new version does not get ready.
+    install -d -m 755 "$KEPT"
+    cp "$work/$package" "$KEPT/installed.deb.new"
+    mv -f "$KEPT/installed.deb.new" "$KEPT/installed.deb"
 }
 
 # put SOURCE TARGET MODE: replaces a file atomically and remembers its name.

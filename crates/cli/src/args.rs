@@ -55,7 +55,7 @@ pub enum UserCommand {
     /// Add, change and remove users of the MQTT broker; reload users, rules and certificates
     #[command(subcommand)]
     Users(Users),
-    /// Replace this program by a verified one, restart its service, and return if the node does not get ready
+    /// Replace this program or its Debian package by a verified one, restart its service, and return if the node does not get ready
     Upgrade(Upgrade),
     /// Print the completions of a shell
     Completions {
@@ -257,8 +257,8 @@ pub struct Dev {
 
 #[derive(Debug, Args)]
 pub struct Upgrade {
-    /// The new program, packed with gzip or not, with SHA256SUMS and SHA256SUMS.minisig beside it
-    #[arg(value_name = "FILE|URL", required_unless_present = "back")]
+    /// The new program (packed with gzip or not) or Debian package with SHA256SUMS and SHA256SUMS.minisig beside it, or their folder
+    #[arg(value_name = "FILE|FOLDER|URL", required_unless_present = "back")]
     pub source: Option<String>,
     /// The minisign public key of the release: its text, or a file
     #[arg(long, value_name = "KEY", env = "EDGEFAAS_PUBLIC_KEY")]
@@ -266,9 +266,15 @@ pub struct Upgrade {
     /// Check only the SHA-256 sum, of a program that you built yourself
     #[arg(long, conflicts_with = "key")]
     pub unsigned: bool,
-    /// Return to the program before the last upgrade
+    /// Return to the program or package before the last upgrade
     #[arg(long, conflicts_with_all = ["source", "unsigned"])]
     pub back: bool,
+    /// The Debian package that is installed, to return to it [default: the kept one]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["back", "no_way_back"])]
+    pub previous: Option<PathBuf>,
+    /// Upgrade the Debian package although the installed one is not kept
+    #[arg(long, conflicts_with = "back")]
+    pub no_way_back: bool,
     /// The installed program [default: this one]
     #[arg(long, value_name = "FILE")]
     pub program: Option<PathBuf>,

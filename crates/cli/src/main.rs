@@ -3,6 +3,7 @@
 mod allocator;
 mod args;
 mod commands;
+mod data_owner;
 mod hints;
 mod log;
 mod node;

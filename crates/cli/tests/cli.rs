@@ -512,6 +512,7 @@ fn completions_and_manual_pages_have_all_commands_but_hidden_ones() {
             assert!(script.contains(word), "{shell}: no {word}");
         }
         assert!(!script.contains("-stdio"), "{shell}: hidden commands");
+        assert!(!script.contains("svg"), "{shell}: hidden options");
     }
 
     let (code, _, stderr) = run(folder.path(), &["man", "new/pages"]);
@@ -521,6 +522,7 @@ fn completions_and_manual_pages_have_all_commands_but_hidden_ones() {
         let page = page.unwrap();
         let text = fs::read_to_string(page.path()).unwrap();
         assert!(text.contains(".TH edgefaas") && !text.contains("-stdio"), "{:?}", page.path());
+        assert!(!text.contains("svg"), "{:?}: hidden options", page.path());
         names.push(page.file_name().into_string().unwrap());
     }
     for name in ["edgefaas.1", "edgefaas-run.1", "edgefaas-users.1", "edgefaas-users-add.1"] {

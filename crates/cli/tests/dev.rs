@@ -95,6 +95,26 @@ async fn a_change_is_live_at_once_and_a_mistake_never_is() {
 }
 
 #[tokio::test]
+async fn an_app_that_was_never_live_has_no_live_revision() {
+    let home = tempfile::tempdir().unwrap();
+    fs::write(home.path().join("hello.js"), "export default () => {\n").unwrap();
+    let free = "127.0.0.1:0";
+    let mut dev =
+        edgefaas(home.path(), &["dev", "hello.js", "--http", free, "--mqtt", free, "--control", free])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+    let mut stderr = BufReader::new(dev.stderr.take().unwrap()).lines();
+    line_with(&mut stderr, "not deployed; no revision is live").await;
+    fs::write(home.path().join("hello.js"), "export default () => 'one';\n").unwrap();
+    line_with(&mut stderr, "is live").await;
+    fs::write(home.path().join("hello.js"), "export default () => {\n").unwrap();
+    line_with(&mut stderr, "not deployed; the live revision stays live").await;
+    dev.kill().await.unwrap();
+}
+
+#[tokio::test]
 async fn taken_ports_are_all_named_with_the_way_out() {
     let home = tempfile::tempdir().unwrap();
     fs::write(home.path().join("hello.js"), "export default () => 1;\n").unwrap();
@@ -161,8 +181,17 @@ async fn secrets_come_from_a_private_env_file_and_workflows_show_their_progress(
 
     write("API_KEY=geheim\n", 0o644);
     line_with(&mut stderr, "chmod 600").await;
-    write("API_KEY='s3cret'\n", 0o600);
+    write("A=b\n\nAPI_KEY geheim\n", 0o600);
+    let wrong = line_with(&mut stderr, ".env:3: the entry is not NAME=VALUE").await;
+    assert!(!wrong.contains("geheim"), "{wrong}");
+    line_with(&mut stderr, "the live revision stays live").await;
+    write("API_KEY='s3cret'\nOTHER=geheim\nMORE=geheim\n", 0o600);
     line_with(&mut stderr, "secrets of .env: API_KEY").await;
+    line_with(
+        &mut stderr,
+        "left out, since no function and no workflow names them in `secrets`: MORE, OTHER",
+    )
+    .await;
     line_with(&mut stderr, "is live").await;
     let below = app.join("functions");
     let called = edgefaas(&below, &["invoke", "shop-price", "-d", "{}"]).output().await.unwrap();
@@ -171,6 +200,19 @@ async fn secrets_come_from_a_private_env_file_and_workflows_show_their_progress(
         r#"{"total":24,"key":"s3cret"}"#,
         "from below the app"
     );
+
+    let secrets = edgefaas(&app, &["secrets", "list", "-o", "json"]).output().await.unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&secrets.stdout).trim(),
+        r#"{"secrets":[{"app":"shop","name":"API_KEY"}]}"#,
+        "the node has no others"
+    );
+    // A function names one of them.
+    let manifest = fs::read_to_string(app.join("edgefaas.toml")).unwrap();
+    fs::write(app.join("edgefaas.toml"), manifest.replace("[\"API_KEY\"]", "[\"API_KEY\", \"MORE\"]"))
+        .unwrap();
+    line_with(&mut stderr, "secrets of .env: API_KEY, MORE").await;
+    line_with(&mut stderr, "is live").await;
 
     let invoked = edgefaas(&app, &["invoke", "shop", "-d", r#"{"pieces": 6}"#]).output().await.unwrap();
     assert!(invoked.status.success(), "{}", String::from_utf8_lossy(&invoked.stderr));

@@ -1,6 +1,6 @@
 //! An app on disk: its manifest, and its sources in the form for a deploy.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -128,6 +128,20 @@ impl App {
             workflows.push(proto::WorkflowFile { file, text });
         }
         Ok(workflows)
+    }
+
+    /// Names of the secrets that functions and workflows read.
+    pub fn secret_names(&self) -> anyhow::Result<BTreeSet<String>> {
+        let functions = self.manifest.functions.values();
+        let mut names: BTreeSet<_> = functions.flat_map(|function| function.secrets.clone()).collect();
+        for proto::WorkflowFile { file, text } in self.workflows()? {
+            if !ApiDocument::is_one(&text) {
+                names.extend(
+                    edgefaas_workflow::compile_for_deploy(&text, &file)?.program.secrets.iter().cloned(),
+                );
+            }
+        }
+        Ok(names)
     }
 
     /// Builds and reads every function, in the order of their names.

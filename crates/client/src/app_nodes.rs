@@ -4,6 +4,7 @@ use edgefaas_api::control as proto;
 use edgefaas_api::control::node_app::State;
 use serde::Serialize;
 
+use crate::fitting::{Column, Fit};
 use crate::output;
 
 /// An app on one node, in JSON.
@@ -36,7 +37,12 @@ pub fn json(nodes: &[proto::NodeApp]) -> Vec<NodeApp<'_>> {
 }
 
 /// The columns of [`rows`].
-pub const HEADER: [&str; 4] = ["NODE", "ZONE", "REVISION", "STATE"];
+pub const COLUMNS: [Column; 4] = [
+    Column { name: "NODE", fit: Fit::Middle(10) },
+    Column { name: "ZONE", fit: Fit::End(6, 0) },
+    Column { name: "REVISION", fit: Fit::Whole },
+    Column { name: "STATE", fit: Fit::End(12, 1) },
+];
 
 /// A row for each node.
 pub fn rows(nodes: &[proto::NodeApp]) -> Vec<Vec<String>> {

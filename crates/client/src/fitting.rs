@@ -8,6 +8,8 @@ use crate::output;
 
 /// The width of a table that is written to a file or another program, in columns.
 const WITHOUT_TERMINAL: usize = 100;
+/// The width of the names of [`print_named`].
+const NAME_WIDTH: usize = 9;
 /// The space between columns.
 const GAP: usize = 2;
 
@@ -51,12 +53,47 @@ impl Fit {
 
 /// Columns of the terminal, or 100 if the output is none.
 pub fn width() -> usize {
-    let stdout = std::io::stdout();
-    if !stdout.is_terminal() {
-        return WITHOUT_TERMINAL;
-    }
-    let size = rustix::termios::tcgetwinsize(&stdout).ok().map(|size| usize::from(size.ws_col));
+    if std::io::stdout().is_terminal() { terminal_width() } else { WITHOUT_TERMINAL }
+}
+
+/// Columns of the terminal. A file or another program gets whole names.
+fn width_or_whole() -> usize {
+    if std::io::stdout().is_terminal() { terminal_width() } else { usize::MAX }
+}
+
+fn terminal_width() -> usize {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col));
     size.filter(|columns| *columns > 0).unwrap_or(WITHOUT_TERMINAL)
+}
+
+/// Prints a table that fits the terminal; without one it is whole.
+///
+/// # Errors
+/// It cannot be written.
+pub fn print(columns: &[Column], rows: Vec<Vec<String>>) -> anyhow::Result<()> {
+    output::write(table(columns, rows, width_or_whole()).as_bytes())
+}
+
+/// Prints texts with their names, such as `memory    12 MiB`; the further lines of a text are indented.
+///
+/// # Errors
+/// They cannot be written.
+pub fn print_named(texts: &[(&str, String)]) -> anyhow::Result<()> {
+    let width = width_or_whole();
+    let text: String = texts.iter().map(|(name, text)| named(name, text, width)).collect();
+    output::write(text.as_bytes())
+}
+
+fn named(name: &str, text: &str, width: usize) -> String {
+    let first = format!("{name:<NAME_WIDTH$} ");
+    let text = output::line(text);
+    if width == usize::MAX {
+        return format!("{first}{text}\n");
+    }
+    let further = " ".repeat(first.width());
+    let options = textwrap::Options::new(width).initial_indent(&first).subsequent_indent(&further);
+    let options = options.word_separator(textwrap::WordSeparator::AsciiSpace);
+    textwrap::fill(&text, options.word_splitter(textwrap::WordSplitter::NoHyphenation)) + "\n"
 }
 
 /// A table of at most `width` columns, if its whole columns fit. Columns without a text are left out.
@@ -176,5 +213,20 @@ mod tests {
         assert_eq!(shortened(&format!("{}function f", " ".repeat(24)), 20), "          function f");
         assert_eq!(shortened("温度温度温度温度", 9), "温度…温度");
         assert_eq!(start("{\"n\": 12345}", 8), "{\"n\": 1…");
+    }
+
+    #[test]
+    fn a_long_text_goes_on_below_its_start() {
+        let text = format!("12 MiB of 温度 and {}\n", "ab:".repeat(30));
+        let lines = named("memory", &text, 40);
+        assert!(lines.starts_with("memory    12 MiB of 温度 and\n          ab:ab:"), "{lines}");
+        assert!(lines.lines().all(|line| line.width() <= 40) && lines.lines().count() == 5, "{lines}");
+        assert!(
+            lines.lines().skip(1).all(|line| line.starts_with("          a")
+                || line.starts_with("          b")
+                || line.starts_with("          :")),
+            "{lines}"
+        );
+        assert_eq!(named("a", "b c", usize::MAX), "a         b c\n");
     }
 }

@@ -23,5 +23,6 @@ mod pinned_tls;
 pub mod progress;
 mod proof;
 mod sdk_sources;
+mod tables;
 mod templates;
 pub mod type_check;

@@ -174,6 +174,7 @@ struct Workflow<'a> {
     cancelled: u64,
     rejected: u64,
     live: u64,
+    retryable: u64,
     mean_us: u64,
 }
 
@@ -190,31 +191,10 @@ impl<'a> From<&'a proto::Workflow> for Workflow<'a> {
             cancelled: workflow.cancelled,
             rejected: workflow.rejected,
             live: workflow.live,
+            retryable: workflow.retryable,
             mean_us: workflow.mean_us,
         }
     }
-}
-
-/// The columns of [`workflow_rows`].
-pub const WORKFLOW_HEADER: [&str; 8] =
-    ["APP", "WORKFLOW", "VERSION", "LIVE", "COMPLETED", "FAULTED", "MEAN", "STARTED BY"];
-
-/// A row for each workflow of an app.
-pub fn workflow_rows(app: &proto::App) -> Vec<Vec<String>> {
-    let row = |workflow: &proto::Workflow| {
-        let version = if workflow.durable { " durable" } else { "" };
-        vec![
-            app.name.clone(),
-            workflow.name.clone(),
-            format!("{}{version}", workflow.version),
-            workflow.live.to_string(),
-            workflow.completed.to_string(),
-            workflow.faulted.to_string(),
-            micros(workflow.mean_us),
-            cell(&workflow.triggers),
-        ]
-    };
-    app.workflows.iter().map(row).collect()
 }
 
 #[derive(Serialize)]
@@ -285,102 +265,10 @@ impl<'a> From<&'a proto::App> for App<'a> {
     }
 }
 
-/// The header of [`app_row`].
-pub const APP_HEADER: [&str; 4] = ["APP", "REVISION", "DEPLOYED", "EARLIER REVISIONS"];
-
-/// The table row of an app: its live revision and those that a rollback can go back to, the last one first.
-pub fn app_row(app: &proto::App) -> Vec<String> {
-    let deployed = u64::try_from(app.deployed_unix_ms).unwrap_or_default();
-    let earlier = match earlier_revisions(app) {
-        none if none.is_empty() => "-".to_owned(),
-        earlier => earlier,
-    };
-    vec![app.name.clone(), short(&app.revision).to_owned(), since(deployed), earlier]
-}
-
 /// The short names of the revisions that a rollback can go back to, the last one first.
 pub fn earlier_revisions(app: &proto::App) -> String {
     app.previous_revisions.iter().map(|revision| short(revision)).collect::<Vec<_>>().join(", ")
 }
-
-/// One table row for each function of an app.
-pub fn function_rows(app: &proto::App) -> Vec<Vec<String>> {
-    let row = |function: &proto::Function| {
-        let stats = function.stats.unwrap_or_default();
-        let state = match function.error.as_str() {
-            "" => "ok".to_owned(),
-            error => format!("broken: {error}"),
-        };
-        vec![
-            app.name.clone(),
-            function.name.clone(),
-            function.kind.clone(),
-            size(function.source_bytes),
-            stats.invocations.to_string(),
-            stats.failures.to_string(),
-            stats.rejected.to_string(),
-            stats.pending.to_string(),
-            state,
-            cell(&function.triggers),
-        ]
-    };
-    app.functions.iter().map(row).collect()
-}
-
-/// The header of [`function_rows`].
-pub const FUNCTION_HEADER: [&str; 10] = [
-    "APP",
-    "FUNCTION",
-    "KIND",
-    "SIZE",
-    "INVOCATIONS",
-    "FAILED",
-    "REJECTED",
-    "PENDING",
-    "STATE",
-    "TRIGGERS",
-];
-
-/// One table row for each function of an app: its counts and resources.
-pub fn use_rows(app: &proto::App) -> Vec<Vec<String>> {
-    let row = |function: &proto::Function| {
-        let stats = function.stats.unwrap_or_default();
-        vec![
-            function.name.clone(),
-            stats.invocations.to_string(),
-            stats.failures.to_string(),
-            stats.cold_starts.to_string(),
-            stats.warm_starts.to_string(),
-            micros(stats.cpu_us),
-            size(stats.memory_peak_bytes),
-            micros(stats.duration_p50_us),
-            micros(stats.duration_p90_us),
-            micros(stats.duration_p99_us),
-        ]
-    };
-    app.functions.iter().map(row).collect()
-}
-
-/// The header of [`use_rows`].
-pub const USE_HEADER: [&str; 10] =
-    ["FUNCTION", "INVOCATIONS", "FAILED", "COLD", "WARM", "CPU", "MEMORY PEAK", "P50", "P90", "P99"];
-
-/// One table row for each function of an app that was just deployed.
-pub fn deployed_rows(app: &proto::App) -> Vec<Vec<String>> {
-    let row = |function: &proto::Function| {
-        vec![
-            function.name.clone(),
-            function.kind.clone(),
-            size(function.source_bytes),
-            micros(function.prepare_us),
-            cell(&function.triggers),
-        ]
-    };
-    app.functions.iter().map(row).collect()
-}
-
-/// The header of [`deployed_rows`]; the time covers compiling, or evaluating JavaScript.
-pub const DEPLOYED_HEADER: [&str; 5] = ["FUNCTION", "KIND", "SIZE", "COMPILED IN", "TRIGGERS"];
 
 /// A time with a suitable unit.
 pub fn micros(us: u64) -> String {
@@ -519,14 +407,8 @@ mod tests {
     }
 
     #[test]
-    fn several_texts_of_a_cell_are_on_its_line() {
-        let triggers = ["mqtt a/+", "every 5m"].map(str::to_owned).to_vec();
-        let workflow = proto::Workflow { name: "w".into(), triggers, ..Default::default() };
-        let app = proto::App { name: "a".into(), workflows: vec![workflow], ..Default::default() };
-        let text = table_text(&WORKFLOW_HEADER, workflow_rows(&app));
-        assert_eq!(text.lines().count(), 2, "{text}");
-        assert!(text.ends_with("  mqtt a/+; every 5m\n"), "{text}");
-        // A name with control characters does not break the line, and is escaped once.
+    fn a_name_with_control_characters_does_not_break_a_row() {
+        // It is escaped once.
         let text = table_text(&["OBJECT"], vec![vec!["a\nb\x1b".into()]]);
         assert_eq!(text, "OBJECT\na\\nb\\u{1b}\n");
     }

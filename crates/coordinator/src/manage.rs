@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use edgefaas_functions::registry::LiveWorkflow;
 use edgefaas_state::store::StoreError;
 use edgefaas_workflow::{Event, Status};
 use ulid::Ulid;
@@ -89,6 +90,12 @@ impl Coordinator {
         let mut found: Vec<_> = open.iter().take(max).map(view).collect();
         let more = more + self.list_kept(workflow, key, max, &mut found)?;
         Ok((found, more))
+    }
+
+    /// The workflow of each failed instance that can be retried.
+    pub fn retryable(&self) -> Vec<Arc<LiveWorkflow>> {
+        let faulted: Vec<Ulid> = self.faulted.lock().iter().copied().collect();
+        faulted.into_iter().filter_map(|id| Some(self.find(id)?.workflow.clone())).collect()
     }
 
     /// An instance with its data, secrets masked.

@@ -251,7 +251,7 @@ fn trigger(item: &Item<'_>, paths: &mut HttpPaths, problems: &mut Problems) -> O
         "cron" => {
             let schedule = main.text(problems)?;
             if let Err(error) = parse_cron(schedule) {
-                let help = "write five fields (minute hour day month weekday), or six with seconds first";
+                let help = "write five fields (minute hour day month weekday), or six with seconds first, such as \"*/5 * * * *\"";
                 let message = format!("`{schedule}` is not a cron schedule: {error}");
                 problems.add(&main.span, message, Some(help.into()));
                 return None;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context;
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 use clap_complete::Generator;
 use clap_complete::shells;
 use edgefaas_client::output;
@@ -21,12 +21,31 @@ pub fn completions(shell: Shell) -> anyhow::Result<()> {
 }
 
 fn script(shell: &impl Generator) -> std::io::Result<Vec<u8>> {
-    let mut command = Cli::<UserCommand>::command();
+    let mut command = visible(&Cli::<UserCommand>::command());
     command.set_bin_name("edgefaas");
     command.build();
     let mut script = Vec::new();
     shell.try_generate(&command, &mut script)?;
     Ok(script)
+}
+
+/// A command without its hidden options and subcommands, which the generators of completions would show.
+fn visible(command: &Command) -> Command {
+    // Names of a command are static; there is one command in a process.
+    let name = |text: &str| -> &'static str { text.to_owned().leak() };
+    let arguments = command.get_arguments().filter(|argument| !argument.is_hide_set()).cloned();
+    let subcommands = command.get_subcommands().filter(|command| !command.is_hide_set()).map(visible);
+    let mut shown = Command::new(name(command.get_name()))
+        .args(arguments)
+        .subcommands(subcommands)
+        .visible_aliases(command.get_visible_aliases().map(name).collect::<Vec<_>>());
+    if let Some(version) = command.get_version() {
+        shown = shown.version(name(version));
+    }
+    match command.get_about() {
+        Some(about) => shown.about(about.clone()),
+        None => shown,
+    }
 }
 
 /// Writes a manual page for each command, such as `edgefaas-users-add.1`.

@@ -7,6 +7,7 @@ use edgefaas_node::config::NodeConfig;
 use serde_json::json;
 
 use crate::args::Run;
+use crate::data_owner::other_owner;
 use crate::log;
 use crate::node;
 use crate::service_manager::ServiceManager;
@@ -18,6 +19,15 @@ pub async fn run(args: &Run, global: &Global) -> anyhow::Result<()> {
     node::raise_open_files();
     let mut config = node::config(&args.listen, global.data_dir.clone())?;
     config.store.accept_loss = args.accept_loss;
+    if let Some((user, group)) = other_owner(&config.data_dir)?
+        && user != 0
+    {
+        tracing::warn!(
+            data_dir = %config.data_dir.display(), user, group,
+            "the data directory belongs to another user, who cannot read the files that this node creates as root; \
+             run the node as that user (sudo -u USER edgefaas run)"
+        );
+    }
     serve(config, global).await
 }
 

@@ -5,6 +5,7 @@ use edgefaas_state::store::{self, CheckReport, SpaceReport};
 use serde_json::json;
 
 use crate::args::{Store, StoreCheck};
+use crate::data_owner::act_as_owner;
 use edgefaas_client::args::{Format, Global};
 use edgefaas_client::exit::{Exit, Failure};
 use edgefaas_client::output;
@@ -19,6 +20,8 @@ fn check(args: &StoreCheck, global: &Global) -> anyhow::Result<()> {
     let config = NodeConfig::load(args.config.as_deref())
         .map_err(|error| Failure::new(Exit::Invalid, error.to_string()))?;
     let data_dir = global.data_dir.clone().unwrap_or(config.data_dir);
+    // The engine writes when it opens a store.
+    act_as_owner(&data_dir)?;
     let report = store::check(&data_dir)?;
     match global.output {
         Format::Json => output::json(&as_json(&report))?,

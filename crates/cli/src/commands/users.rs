@@ -14,6 +14,7 @@ use edgefaas_state::store::DirLock;
 use serde_json::json;
 
 use crate::args;
+use crate::data_owner::act_as_owner;
 
 /// Access to the users: a running node, or the file while no node runs.
 enum Keeper {
@@ -125,6 +126,7 @@ async fn keeper(global: &Global, first: bool) -> anyhow::Result<Keeper> {
     if global.node.is_some() || exit::code(&error) != Exit::Unreachable || !exists {
         return Err(error);
     }
+    act_as_owner(&dir)?;
     // Fails if a node at another address holds it: then the user must name that node.
     let lock = DirLock::take(&dir).map_err(|_| error)?;
     eprintln!("no node runs; using the users in {}", dir.display());

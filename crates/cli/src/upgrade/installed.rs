@@ -1,7 +1,7 @@
 //! The file of the installed program, the new one beside it, and the kept one. Every change is one rename, synced before the next.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -10,12 +10,14 @@ use std::time::Duration;
 use rustix::fs::FlockOperation;
 use tokio::process::Command;
 
+use super::foreign::{self, ForeignProgram};
+
 /// Time limit of `--version`: a cold start from an SD card takes seconds.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(30);
 /// The files of the package `edgefaas`, on Debian.
 const PACKAGE_FILES: &str = "/var/lib/dpkg/info/edgefaas.list";
-/// Magic number, class, machine: the fields of an ELF header that a kernel compares (elf(5)).
-const ELF_HEADER_BYTES: usize = 20;
+/// Maximum length of a text of `--version` in an error, in characters.
+const MAX_SAID: usize = 300;
 
 /// The installed program.
 #[derive(Debug)]
@@ -27,6 +29,8 @@ pub struct Installed {
 #[derive(Debug)]
 pub struct Staged {
     path: PathBuf,
+    /// File or address that it comes from.
+    origin: String,
 }
 
 /// The folder of the program, locked against other upgrades until it is dropped.
@@ -41,26 +45,18 @@ pub enum InstalledError {
     /// There is no such file.
     #[error("there is no program at {}: {reason}; give the installed one with --program", path.display())]
     NotFound { path: PathBuf, reason: io::Error },
-    /// A package manager owns the file.
-    #[error(
-        "{} belongs to the Debian package edgefaas; upgrade the package: sudo apt install ./edgefaas_VERSION_ARCH.deb",
-        path.display()
-    )]
-    OfPackage { path: PathBuf },
     /// Another upgrade holds the lock.
     #[error("another upgrade of a program in {} is running; wait for its end", folder.display())]
     Busy { folder: PathBuf },
     /// A file operation failed.
     #[error("{} cannot be {operation}: {reason}{}", path.display(), remedy(reason))]
     File { operation: &'static str, path: PathBuf, reason: io::Error },
-    /// The program is for another kind of machine.
-    #[error(
-        "the program is not for this machine: its file starts with {found:02x?}, that of this program with {expected:02x?}"
-    )]
-    OtherMachine { found: Vec<u8>, expected: Vec<u8> },
+    /// The new file is no program for this machine.
+    #[error("{origin} does not run here: {reason}; nothing was installed")]
+    Foreign { origin: String, reason: ForeignProgram },
     /// It cannot be started, or `--version` names no version of edgefaas.
-    #[error("{} does not run here: {reason}", path.display())]
-    Unusable { path: PathBuf, reason: UnusableReason },
+    #[error("{program} {reason}")]
+    Unusable { program: String, reason: UnusableReason },
     /// There is no kept program.
     #[error("there is no {}: no upgrade has kept a program", path.display())]
     NothingKept { path: PathBuf },
@@ -69,14 +65,24 @@ pub enum InstalledError {
 /// Why a program does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum UnusableReason {
-    #[error("it cannot be started: {0}")]
+    #[error("does not run here: it cannot be started: {0}")]
     Start(io::Error),
-    #[error("`--version` gave no answer within {} s", VERSION_TIMEOUT.as_secs())]
+    #[error("does not run here, or is not edgefaas: `--version` gave no answer within {} s", VERSION_TIMEOUT.as_secs())]
     Silent,
-    #[error("`--version` ended with {0}")]
-    Failed(std::process::ExitStatus),
-    #[error("`--version` wrote {0:?}, and no version of edgefaas")]
+    #[error("does not run here, or is not edgefaas: `--version` ended with {status}{}", quoted(said))]
+    Failed { status: std::process::ExitStatus, said: String },
+    /// The dynamic linker refused it.
+    #[error(
+        "does not run here: it was built for a newer glibc than that of this system{}; take the program of the release",
+        quoted(said)
+    )]
+    NewerGlibc { said: String },
+    #[error("is not edgefaas: `--version` wrote {0:?}, and edgefaas writes \"edgefaas VERSION\"")]
     OtherProgram(String),
+}
+
+fn quoted(said: &str) -> String {
+    if said.is_empty() { String::new() } else { format!(" and wrote {said:?}") }
 }
 
 fn remedy(reason: &io::Error) -> &'static str {
@@ -93,7 +99,7 @@ impl Installed {
     /// run any more.
     ///
     /// # Errors
-    /// There is none, or a package manager owns it.
+    /// There is none.
     pub fn find(path: Option<&Path>) -> Result<Self, InstalledError> {
         let given = match path {
             Some(path) => path.to_owned(),
@@ -106,11 +112,18 @@ impl Installed {
             Some(extension) if extension == PREVIOUS => path.with_extension(""),
             _ => path,
         };
+        Ok(Self { path })
+    }
+
+    /// True if the file belongs to the Debian package.
+    pub fn is_of_package(&self) -> bool {
         let files = std::fs::read_to_string(PACKAGE_FILES).unwrap_or_default();
-        match files.lines().any(|file| Path::new(file) == path) {
-            true => Err(InstalledError::OfPackage { path }),
-            false => Ok(Self { path }),
-        }
+        files.lines().any(|file| Path::new(file) == self.path)
+    }
+
+    /// The file of the program.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// The program before the last upgrade.
@@ -132,16 +145,16 @@ impl Installed {
         }
     }
 
-    /// A new empty file for a program, beside the installed one.
+    /// A new empty file for the program of `origin`, beside the installed one.
     ///
     /// # Errors
     /// It cannot be created.
-    pub fn stage(&self) -> Result<(Staged, File), InstalledError> {
+    pub fn stage(&self, origin: String) -> Result<(Staged, File), InstalledError> {
         let path = self.beside("new");
         remove(&path)?;
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
         let file = file.map_err(failed("created", &path))?;
-        Ok((Staged { path }, file))
+        Ok((Staged { path, origin }, file))
     }
 
     /// The version, as `--version` writes it.
@@ -149,7 +162,7 @@ impl Installed {
     /// # Errors
     /// The program does not run.
     pub async fn version(&self) -> Result<String, InstalledError> {
-        version(&self.path).await
+        version(&self.path, &self.path.display().to_string()).await
     }
 
     /// True if an upgrade has replaced the program and has not ended.
@@ -240,13 +253,9 @@ impl Staged {
         file.sync_all().map_err(failed("synced", &self.path))?;
         // A file that is open for writing cannot be started.
         drop(file);
-        let (found, expected) = (header(&self.path)?, header(Path::new("/proc/self/exe"))?);
-        // Byte 7, the kind of system, may be 0 or 3 for Linux.
-        let same =
-            found.len() == ELF_HEADER_BYTES && found[..6] == expected[..6] && found[18..] == expected[18..];
-        match same {
-            true => Ok(self),
-            false => Err(InstalledError::OtherMachine { found, expected }),
+        match foreign::check(&self.path) {
+            Ok(()) => Ok(self),
+            Err(reason) => Err(InstalledError::Foreign { origin: self.origin.clone(), reason }),
         }
     }
 
@@ -255,7 +264,7 @@ impl Staged {
     /// # Errors
     /// The program does not run.
     pub async fn version(&self) -> Result<String, InstalledError> {
-        version(&self.path).await
+        version(&self.path, &self.origin).await
     }
 }
 
@@ -268,28 +277,29 @@ impl Drop for Staged {
 /// Extension of the kept program.
 const PREVIOUS: &str = "previous";
 
-async fn version(path: &Path) -> Result<String, InstalledError> {
-    let unusable = |reason| InstalledError::Unusable { path: path.to_owned(), reason };
+/// The version of the program at `path`, which `program` names in errors.
+async fn version(path: &Path, program: &str) -> Result<String, InstalledError> {
+    let unusable = |reason| InstalledError::Unusable { program: program.to_owned(), reason };
     let mut command = Command::new(path);
-    command.arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    command.arg("--version").stdin(Stdio::null()).kill_on_drop(true);
     let output = tokio::time::timeout(VERSION_TIMEOUT, command.output()).await;
     let output = output.map_err(|_| unusable(UnusableReason::Silent))?;
     let output = output.map_err(|error| unusable(UnusableReason::Start(error)))?;
+    let text =
+        |bytes: &[u8]| -> String { String::from_utf8_lossy(bytes).trim().chars().take(MAX_SAID).collect() };
     if !output.status.success() {
-        return Err(unusable(UnusableReason::Failed(output.status)));
+        let said = text(&output.stderr);
+        // As ld.so(8) names a missing version of a symbol.
+        return Err(unusable(match said.contains("`GLIBC_") {
+            true => UnusableReason::NewerGlibc { said },
+            false => UnusableReason::Failed { status: output.status, said },
+        }));
     }
-    let text: String = String::from_utf8_lossy(&output.stdout).trim().chars().take(100).collect();
+    let text = text(&output.stdout);
     match text.starts_with("edgefaas ") && !text.contains(char::is_control) {
         true => Ok(text),
         false => Err(unusable(UnusableReason::OtherProgram(text))),
     }
-}
-
-fn header(path: &Path) -> Result<Vec<u8>, InstalledError> {
-    let mut bytes = Vec::with_capacity(ELF_HEADER_BYTES);
-    let file = File::open(path).map_err(failed("opened", path))?;
-    file.take(ELF_HEADER_BYTES as u64).read_to_end(&mut bytes).map_err(failed("read", path))?;
-    Ok(bytes)
 }
 
 fn remove(path: &Path) -> Result<(), InstalledError> {
@@ -326,7 +336,7 @@ mod tests {
         }
 
         fn staged(&self, text: &str) -> Staged {
-            let (staged, mut file) = self.installed.stage().unwrap();
+            let (staged, mut file) = self.installed.stage("new".to_owned()).unwrap();
             io::Write::write_all(&mut file, text.as_bytes()).unwrap();
             staged
         }
@@ -392,17 +402,12 @@ mod tests {
     }
 
     #[test]
-    fn a_program_of_another_machine_and_a_text_are_refused() {
+    fn a_file_that_does_not_run_here_is_refused() {
         let folder = Folder::new();
-        let mut foreign = header(Path::new("/proc/self/exe")).unwrap();
-        // EM_RISCV and its high byte.
-        foreign[18..].copy_from_slice(&[243, 0]);
-        for bytes in [foreign, b"#!/bin/sh\necho edgefaas 1.0.0\n".to_vec(), Vec::new()] {
-            let (staged, mut file) = folder.installed.stage().unwrap();
-            io::Write::write_all(&mut file, &bytes).unwrap();
-            let error = staged.finish(file).unwrap_err();
-            assert!(matches!(error, InstalledError::OtherMachine { .. }), "{error}");
-        }
+        let (staged, mut file) = folder.installed.stage("a.gz".to_owned()).unwrap();
+        io::Write::write_all(&mut file, b"#!/bin/sh\necho edgefaas 1.0.0\n").unwrap();
+        let error = staged.finish(file).unwrap_err();
+        assert!(error.to_string().starts_with("a.gz does not run here: it is a script"), "{error}");
         assert_eq!(folder.names(), ["edgefaas"], "a refused program is removed");
     }
 
@@ -418,13 +423,23 @@ mod tests {
         let folder = Folder::new();
         let program = folder.folder.path().join("edgefaas");
         for (script, words) in [
-            ("exit 3", "ended with exit status: 3"),
-            ("echo mosquitto 2.0", "wrote \"mosquitto 2.0\""),
-            ("kill -SEGV $$", "signal: 11"),
+            (
+                "echo wrong >&2; exit 3",
+                "is not edgefaas: `--version` ended with exit status: 3 and wrote \"wrong\"",
+            ),
+            (
+                "echo mosquitto 2.0",
+                "is not edgefaas: `--version` wrote \"mosquitto 2.0\", and edgefaas writes",
+            ),
+            ("kill -SEGV $$", "does not run here, or is not edgefaas: `--version` ended with signal: 11"),
+            (
+                "echo \"libc.so.6: version \\`GLIBC_2.99' not found\" >&2; exit 1",
+                "built for a newer glibc than that of this system and wrote",
+            ),
         ] {
             write_script(&program, script);
             let error = folder.installed.version().await.unwrap_err().to_string();
-            assert!(error.contains("does not run here") && error.contains(words), "{error}");
+            assert!(error.contains(words), "{error}");
         }
         write_script(&program, "echo edgefaas 1.2.3");
         assert_eq!(folder.installed.version().await.unwrap(), "edgefaas 1.2.3");

@@ -16,8 +16,6 @@ use ring::digest;
 use tokio_stream::StreamExt;
 use url::Url;
 
-use super::installed::{InstalledError, Staged};
-
 const SUMS: &str = "SHA256SUMS";
 const SIGNATURE: &str = "SHA256SUMS.minisig";
 /// Maximum size of the sums and of their signature, in bytes.
@@ -29,7 +27,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// The first bytes of a gzip file (RFC 1952).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// A program, packed with gzip or not.
+/// A file of a release, or the folder of a release.
 #[derive(Debug)]
 pub enum Source {
     File(PathBuf),
@@ -88,12 +86,37 @@ pub enum ReleaseError {
         "{place} has the SHA-256 sum {found}, and not {expected}: it is damaged or was changed; nothing was installed"
     )]
     WrongSum { place: String, found: String, expected: String },
-    /// The program cannot be unpacked or written.
-    #[error("the program cannot be written: {0}")]
+    /// The release has no file for this machine.
+    #[error("{place} has no {wanted}; nothing was installed")]
+    NoFile { place: String, wanted: String },
+    /// The release has several of them.
+    #[error("{place} has several files for this machine: {}; name one of them", names.join(", "))]
+    SeveralFiles { place: String, names: Vec<String> },
+    /// The file has the right sum, and cannot be unpacked or written.
+    #[error("{place} cannot be unpacked: {reason}; nothing was installed")]
+    Unpack { place: String, reason: UnpackError },
+}
+
+/// Why a file cannot be unpacked.
+#[derive(Debug, thiserror::Error)]
+pub enum UnpackError {
+    #[error("it has more bytes behind the end of its gzip data; pack the program alone, with `gzip`")]
+    Trailing,
+    #[error("its gzip data is damaged or incomplete ({0}); pack the program again, with `gzip`")]
+    Damaged(io::Error),
+    #[error("unpacked, it is larger than {MAX_PROGRAM_BYTES} bytes")]
+    TooLarge,
+    #[error("the new file cannot be written: {0}")]
     Write(io::Error),
-    /// See [`InstalledError`].
-    #[error(transparent)]
-    Installed(#[from] InstalledError),
+}
+
+/// The file for this machine in the folder of a release.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// The start of its name.
+    pub start: &'a str,
+    /// The end of its name.
+    pub end: &'a str,
 }
 
 impl fmt::Display for Source {
@@ -121,29 +144,61 @@ impl Key {
 }
 
 impl Source {
-    /// A URL with http or https, else a file.
+    /// A URL with http or https, else a file; an address that ends with `/` and a folder name a whole release.
     ///
     /// # Errors
-    /// It names no file.
+    /// It names neither.
     pub fn parse(text: &str) -> Result<Self, ReleaseError> {
         let source = match Url::parse(text) {
             Ok(url) if matches!(url.scheme(), "http" | "https") => Self::Url(url),
             _ => Self::File(text.into()),
         };
-        source.name().map(drop)?;
+        if !source.is_folder() {
+            source.name().map(drop)?;
+        }
         Ok(source)
     }
 
-    /// Reads, checks and unpacks the program into the staged file.
+    fn is_folder(&self) -> bool {
+        match self {
+            Self::File(path) => path.is_dir(),
+            Self::Url(url) => url.path().ends_with('/'),
+        }
+    }
+
+    /// The file itself, or the one for this machine in the folder, as the signed sums name it.
     ///
     /// # Errors
     /// See [`ReleaseError`].
-    pub async fn unpack(
-        &self,
-        key: &Key,
-        (staged, file): (Staged, File),
-        step: &Step,
-    ) -> Result<Staged, ReleaseError> {
+    pub async fn file(self, key: &Key, wanted: Wanted<'_>) -> Result<Self, ReleaseError> {
+        if !self.is_folder() {
+            return Ok(self);
+        }
+        let text = self.sums(key).await?;
+        let Wanted { start, end } = wanted;
+        let names = text.lines().filter_map(sum_of_line).map(|(_, name)| name);
+        let mut names: Vec<_> = names
+            .filter(|name| name.starts_with(start) && name.ends_with(end))
+            .map(str::to_owned)
+            .collect();
+        match (names.pop(), names.as_slice()) {
+            (Some(name), []) => self.beside(&name),
+            (Some(name), _) => {
+                names.push(name);
+                Err(ReleaseError::SeveralFiles { place: self.to_string(), names })
+            }
+            (None, _) => {
+                let wanted = format!("{start}VERSION{end}");
+                Err(ReleaseError::NoFile { place: self.to_string(), wanted })
+            }
+        }
+    }
+
+    /// Reads and checks the file of the release, and writes it to `file`, unpacked if it is packed with gzip.
+    ///
+    /// # Errors
+    /// See [`ReleaseError`].
+    pub async fn read(&self, key: &Key, file: File, step: &Step) -> Result<File, ReleaseError> {
         let expected = self.sum(key).await?;
         let mut unpacking = Unpacking::new(file);
         let mut read_bytes = 0;
@@ -156,7 +211,8 @@ impl Source {
                 });
             }
             step.detail(format!("{} MiB", read_bytes >> 20));
-            unpacking.write(chunk).map_err(ReleaseError::Write)
+            unpacking.write(chunk);
+            Ok(())
         };
         match self {
             Self::File(path) => {
@@ -172,15 +228,16 @@ impl Source {
             }
             Self::Url(url) => fetch(url, take).await?,
         }
-        let (file, found) = unpacking.finish().map_err(ReleaseError::Write)?;
-        match found == expected {
-            true => Ok(staged.finish(file)?),
-            false => Err(ReleaseError::WrongSum { place: self.to_string(), found, expected }),
+        let (unpacked, found) = unpacking.finish();
+        // Damaged gzip data is first of all a damaged file.
+        if found != expected {
+            return Err(ReleaseError::WrongSum { place: self.to_string(), found, expected });
         }
+        unpacked.map_err(|reason| ReleaseError::Unpack { place: self.to_string(), reason })
     }
 
-    /// The sum of the program in the signed sums, in hexadecimal.
-    async fn sum(&self, key: &Key) -> Result<String, ReleaseError> {
+    /// The sums of the release, whose signature is valid.
+    async fn sums(&self, key: &Key) -> Result<String, ReleaseError> {
         let sums = self.beside(SUMS)?;
         let text = sums.text().await?;
         if let Key::Public(key) = key {
@@ -191,16 +248,24 @@ impl Source {
             let verified = key.verify(text.as_bytes(), &decoded, true);
             verified.map_err(|reason| ReleaseError::Forged { place: sums.to_string(), reason })?;
         }
-        let name = self.name()?;
-        // sha256sum's format: 64 digits, a space, a space or `*`, the name.
-        let line = text.lines().find_map(|line| {
-            let (sum, of) = line.split_once(' ')?;
-            (of.strip_prefix([' ', '*'])? == name && sum.len() == 64).then(|| sum.to_lowercase())
-        });
-        line.ok_or_else(|| ReleaseError::NoSum { place: sums.to_string(), name: name.to_owned() })
+        Ok(text)
     }
 
-    fn name(&self) -> Result<&str, ReleaseError> {
+    /// The sum of the file in the signed sums, in hexadecimal.
+    async fn sum(&self, key: &Key) -> Result<String, ReleaseError> {
+        let (text, name) = (self.sums(key).await?, self.name()?);
+        let found = text.lines().filter_map(sum_of_line).find(|(_, of)| *of == name);
+        match found {
+            Some((sum, _)) => Ok(sum.to_lowercase()),
+            None => {
+                let place = self.beside(SUMS)?.to_string();
+                Err(ReleaseError::NoSum { place, name: name.to_owned() })
+            }
+        }
+    }
+
+    /// The last part of the path.
+    pub fn name(&self) -> Result<&str, ReleaseError> {
         let name = match self {
             Self::File(path) => path.file_name().and_then(|name| name.to_str()),
             Self::Url(url) => url.path_segments().and_then(|mut parts| parts.next_back()),
@@ -211,6 +276,7 @@ impl Source {
     /// Another file of the release.
     fn beside(&self, name: &str) -> Result<Self, ReleaseError> {
         match self {
+            Self::File(path) if path.is_dir() => Ok(Self::File(path.join(name))),
             Self::File(path) => Ok(Self::File(path.with_file_name(name))),
             Self::Url(url) => {
                 let other = url.join(name);
@@ -277,10 +343,17 @@ async fn fetch(
     Ok(())
 }
 
-/// Unpacks a program while its sum is taken.
+/// A line of sha256sum's format: 64 digits, a space, a space or `*`, the name.
+fn sum_of_line(line: &str) -> Option<(&str, &str)> {
+    let (sum, name) = line.split_once(' ')?;
+    let name = name.strip_prefix([' ', '*'])?;
+    (sum.len() == 64).then_some((sum, name))
+}
+
+/// Unpacks a file while its sum is taken.
 struct Unpacking {
     sum: digest::Context,
-    form: Form,
+    form: Result<Form, UnpackError>,
 }
 
 enum Form {
@@ -288,8 +361,6 @@ enum Form {
     Unknown(Bounded),
     Plain(Bounded),
     Gzip(Box<GzDecoder<Bounded>>),
-    /// A write failed.
-    Failed,
 }
 
 /// A file that grows to a maximum.
@@ -301,40 +372,64 @@ struct Bounded {
 impl Unpacking {
     fn new(file: File) -> Self {
         let sum = digest::Context::new(&digest::SHA256);
-        Self { sum, form: Form::Unknown(Bounded { file, left: MAX_PROGRAM_BYTES }) }
+        Self { sum, form: Ok(Form::Unknown(Bounded { file, left: MAX_PROGRAM_BYTES })) }
     }
 
-    fn write(&mut self, chunk: &[u8]) -> io::Result<()> {
+    /// Takes the next bytes. After an error only their sum is taken.
+    fn write(&mut self, chunk: &[u8]) {
         self.sum.update(chunk);
-        self.form = match std::mem::replace(&mut self.form, Form::Failed) {
-            Form::Unknown(file) if chunk.starts_with(&GZIP) => Form::Gzip(Box::new(GzDecoder::new(file))),
-            Form::Unknown(file) => Form::Plain(file),
-            form => form,
-        };
-        match &mut self.form {
-            Form::Gzip(decoder) => decoder.write_all(chunk),
-            Form::Plain(file) | Form::Unknown(file) => file.write_all(chunk),
-            Form::Failed => Err(io::Error::other("an earlier write failed")),
-        }
+        let form = std::mem::replace(&mut self.form, Err(UnpackError::Trailing));
+        self.form = form.and_then(|form| form.written(chunk));
     }
 
     /// The unpacked file, and the sum of the packed one.
-    fn finish(self) -> io::Result<(File, String)> {
-        let file = match self.form {
-            Form::Gzip(decoder) => decoder.finish()?.file,
-            Form::Plain(file) | Form::Unknown(file) => file.file,
-            Form::Failed => return Err(io::Error::other("an earlier write failed")),
+    fn finish(self) -> (Result<File, UnpackError>, String) {
+        let file = self.form.and_then(|form| match form {
+            Form::Gzip(decoder) => decoder.finish().map(|bounded| bounded.file).map_err(unpack_error),
+            Form::Plain(bounded) | Form::Unknown(bounded) => Ok(bounded.file),
+        });
+        (file, self.sum.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+}
+
+impl Form {
+    fn written(self, mut chunk: &[u8]) -> Result<Self, UnpackError> {
+        let mut form = match self {
+            Self::Unknown(file) if chunk.starts_with(&GZIP) => Self::Gzip(Box::new(GzDecoder::new(file))),
+            Self::Unknown(file) => Self::Plain(file),
+            form => form,
         };
-        let sum = self.sum.finish();
-        Ok((file, sum.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()))
+        match &mut form {
+            Self::Gzip(decoder) => {
+                while !chunk.is_empty() {
+                    match decoder.write(chunk).map_err(unpack_error)? {
+                        // The decoder has its checksum.
+                        0 => return Err(UnpackError::Trailing),
+                        taken => chunk = &chunk[taken..],
+                    }
+                }
+            }
+            Self::Plain(file) | Self::Unknown(file) => file.write_all(chunk).map_err(unpack_error)?,
+        }
+        Ok(form)
+    }
+}
+
+/// The decoder's errors, and those of the file that it writes.
+fn unpack_error(error: io::Error) -> UnpackError {
+    match error.kind() {
+        io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
+            UnpackError::Damaged(error)
+        }
+        io::ErrorKind::FileTooLarge => UnpackError::TooLarge,
+        _ => UnpackError::Write(error),
     }
 }
 
 impl Write for Bounded {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.left = self.left.checked_sub(bytes.len() as u64).ok_or_else(|| {
-            io::Error::other(format!("unpacked, it is larger than {MAX_PROGRAM_BYTES} bytes"))
-        })?;
+        let left = self.left.checked_sub(bytes.len() as u64);
+        self.left = left.ok_or(io::ErrorKind::FileTooLarge)?;
         self.file.write_all(bytes)?;
         Ok(bytes.len())
     }
@@ -355,10 +450,30 @@ mod tests {
         assert_eq!(url.beside(SUMS).unwrap().to_string(), "https://example.org/1.0/SHA256SUMS");
         let file = Source::parse("here/edgefaas.gz").unwrap();
         assert_eq!(file.beside(SIGNATURE).unwrap().to_string(), "here/SHA256SUMS.minisig");
-        for text in ["https://example.org/", "..", ""] {
-            let error = Source::parse(text).unwrap_err().to_string();
-            assert!(error.contains("names no file"), "{text}: {error}");
-        }
+        let error = Source::parse("").unwrap_err().to_string();
+        assert!(error.contains("names no file"), "{error}");
+        let folder = Source::parse("https://example.org/1.0/").unwrap();
+        assert_eq!(folder.beside(SUMS).unwrap().to_string(), "https://example.org/1.0/SHA256SUMS");
+        assert_eq!(Source::parse("..").unwrap().beside(SUMS).unwrap().to_string(), "../SHA256SUMS");
+    }
+
+    #[tokio::test]
+    async fn a_folder_gives_the_file_of_this_machine() {
+        let folder = tempfile::tempdir().unwrap();
+        let release = |names: &[&str]| {
+            let sums: String = names.iter().map(|name| format!("{}  {name}\n", "0".repeat(64))).collect();
+            std::fs::write(folder.path().join(SUMS), sums).unwrap();
+            Source::parse(folder.path().to_str().unwrap()).unwrap()
+        };
+        let wanted = Wanted { start: "edgefaas_", end: "_amd64.deb" };
+        let all = ["edgefaas-1.0-x86_64.gz", "edgefaas_1.0-1_amd64.deb", "edgefaas_1.0-1_arm64.deb"];
+        let found = release(&all).file(&Key::Unsigned, wanted).await.unwrap();
+        assert_eq!(found.name().unwrap(), "edgefaas_1.0-1_amd64.deb");
+        let error = release(&all[2..]).file(&Key::Unsigned, wanted).await.unwrap_err().to_string();
+        assert!(error.ends_with("has no edgefaas_VERSION_amd64.deb; nothing was installed"), "{error}");
+        let two = release(&["edgefaas_2.0-1_amd64.deb", all[1]]);
+        let error = two.file(&Key::Unsigned, wanted).await.unwrap_err().to_string();
+        assert!(error.contains("edgefaas_2.0-1_amd64.deb, edgefaas_1.0-1_amd64.deb; name one"), "{error}");
     }
 
     #[test]
@@ -372,19 +487,30 @@ mod tests {
         let packed = packed(&[7; 100_000]);
         let mut unpacking = Unpacking::new(file());
         // The header comes in one piece, the rest in small ones.
-        packed.chunks(11).for_each(|chunk| unpacking.write(chunk).unwrap());
-        let (unpacked, sum) = unpacking.finish().unwrap();
-        assert_eq!(unpacked.metadata().unwrap().len(), 100_000);
+        packed.chunks(11).for_each(|chunk| unpacking.write(chunk));
+        let (unpacked, sum) = unpacking.finish();
+        assert_eq!(unpacked.unwrap().metadata().unwrap().len(), 100_000);
         let expected = digest::digest(&digest::SHA256, &packed);
         assert_eq!(sum, expected.as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<String>());
 
-        let mut cut = Unpacking::new(file());
-        cut.write(&packed[..packed.len() - 20]).unwrap();
-        assert!(cut.finish().is_err(), "the end is missing");
-
-        let mut bomb = Unpacking::new(file());
-        bomb.form = Form::Unknown(Bounded { file: file(), left: 99_999 });
-        let error = bomb.write(&packed).and_then(|()| bomb.finish().map(drop)).unwrap_err();
-        assert!(error.to_string().contains("larger than"), "{error}");
+        let error = |bytes: &[u8], chunk_bytes: usize, left: u64| {
+            let mut unpacking = Unpacking::new(file());
+            unpacking.form = Ok(Form::Unknown(Bounded { file: file(), left }));
+            bytes.chunks(chunk_bytes).for_each(|chunk| unpacking.write(chunk));
+            unpacking.finish().0.unwrap_err()
+        };
+        let cut = &packed[..packed.len() - 20];
+        assert!(
+            matches!(error(cut, 1 << 16, MAX_PROGRAM_BYTES), UnpackError::Damaged(_)),
+            "the end is missing"
+        );
+        let mut damaged = packed.clone();
+        *damaged.last_mut().unwrap() ^= 1;
+        assert!(matches!(error(&damaged, 1 << 16, MAX_PROGRAM_BYTES), UnpackError::Damaged(_)));
+        let longer = [&packed[..], b"more"].concat();
+        for chunk_bytes in [1, 11, 1 << 16] {
+            assert!(matches!(error(&longer, chunk_bytes, MAX_PROGRAM_BYTES), UnpackError::Trailing));
+        }
+        assert!(matches!(error(&packed, 1 << 16, 99_999), UnpackError::TooLarge), "a bomb");
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use edgefaas_client::args::Global;
 use edgefaas_client::connection;
+use edgefaas_client::progress::Step;
 use tokio::process::Command;
 
 /// The unit that the packages install.
@@ -19,10 +20,57 @@ const STEADY: Duration = Duration::from_secs(3);
 /// Time limit of one look.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The node of this machine, while it is upgraded.
+pub struct Node<'a> {
+    /// How it is restarted.
+    pub service: Service,
+    /// Maximum time until it is ready after a restart.
+    pub wait: Duration,
+    /// How it is reached.
+    pub global: &'a Global,
+}
+
+impl Node<'_> {
+    /// Restarts the node and waits until it is ready. It does nothing if nothing restarts it.
+    ///
+    /// # Errors
+    /// See [`NotReady`].
+    pub async fn restart(&self) -> Result<(), NotReady> {
+        if let Service::None = self.service {
+            return Ok(());
+        }
+        let _step = Step::start(format!("Restarting by {}", self.service));
+        interruptible(async {
+            self.service.restart().await?;
+            ready(self.global, &self.service, self.wait).await
+        })
+        .await
+    }
+
+    /// Waits until the node, which was restarted, is ready.
+    ///
+    /// # Errors
+    /// See [`NotReady`].
+    pub async fn ready(&self) -> Result<(), NotReady> {
+        if let Service::None = self.service {
+            return Ok(());
+        }
+        let _step = Step::start("Waiting until the node is ready");
+        interruptible(ready(self.global, &self.service, self.wait)).await
+    }
+}
+
+async fn interruptible(ready: impl Future<Output = Result<(), NotReady>>) -> Result<(), NotReady> {
+    tokio::select! {
+        ready = ready => ready,
+        _ = tokio::signal::ctrl_c() => Err(NotReady::Interrupted),
+    }
+}
+
 /// How the node is restarted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Service {
-    /// A unit of systemd that is active or has failed.
+    /// A unit of systemd that is active, starts or has failed.
     Systemd { unit: String },
     /// A command of the shell, which ends when the old node has ended.
     Command { command: String },
@@ -70,8 +118,9 @@ impl Service {
             return Self::Command { command: command.to_owned() };
         }
         let unit = DEFAULT_UNIT.to_owned();
-        match matches!(sd_notify::booted(), Ok(true)) && matches!(&*state(&unit).await, "active" | "failed")
-        {
+        // A node that dies again and again is most of the time being activated.
+        let states = ["active", "activating", "reloading", "failed"];
+        match matches!(sd_notify::booted(), Ok(true)) && states.contains(&&*state(&unit).await) {
             true => Self::Systemd { unit },
             false => Self::None,
         }
@@ -84,8 +133,7 @@ impl Service {
     pub async fn restart(&self) -> Result<(), NotReady> {
         let mut command = match self {
             Self::Systemd { unit } => {
-                // A program that died has used up starts of the unit.
-                let _ = systemctl(&["reset-failed", unit]).status().await;
+                self.forget_failures().await;
                 systemctl(&["restart", unit])
             }
             Self::Command { command } => {
@@ -103,6 +151,21 @@ impl Service {
         }
     }
 
+    /// Makes systemd forget the starts of the unit: a program that died has used them up.
+    pub async fn forget_failures(&self) {
+        if let Self::Systemd { unit } = self {
+            let _ = systemctl(&["reset-failed", unit]).stderr(Stdio::null()).status().await;
+        }
+    }
+
+    /// Identifies the last start of the unit; empty without one.
+    pub async fn run_id(&self) -> String {
+        match self {
+            Self::Systemd { unit } => property("InvocationID", unit).await,
+            _ => String::new(),
+        }
+    }
+
     async fn has_failed(&self) -> bool {
         match self {
             Self::Systemd { unit } => state(unit).await == "failed",
@@ -115,7 +178,7 @@ impl Service {
 ///
 /// # Errors
 /// It has not within `wait`, or the unit has failed.
-pub async fn ready(global: &Global, service: &Service, wait: Duration) -> Result<(), NotReady> {
+async fn ready(global: &Global, service: &Service, wait: Duration) -> Result<(), NotReady> {
     let started = Instant::now();
     let mut ready_since: Option<Instant> = None;
     loop {
@@ -155,9 +218,11 @@ fn systemctl(args: &[&str]) -> Command {
 
 /// The state of a unit: active, failed, inactive; empty if systemd does not answer.
 async fn state(unit: &str) -> String {
-    let output = systemctl(&["show", "--property=ActiveState", "--value", unit])
-        .stdout(Stdio::piped())
-        .output()
-        .await;
+    property("ActiveState", unit).await
+}
+
+async fn property(name: &str, unit: &str) -> String {
+    let property = format!("--property={name}");
+    let output = systemctl(&["show", &property, "--value", unit]).stdout(Stdio::piped()).output().await;
     output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }

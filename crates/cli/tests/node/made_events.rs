@@ -69,7 +69,26 @@ fn each_kind_of_event_reaches_the_function() {
         (&["echo", "--http", "GET", "/", "-H", "a: b\r\nc: d"], 7, "is not a header of HTTP"),
         (&["echo", "--mqtt", "a/+"], 7, "is not a topic"),
         (&["plain", "--cron"], 7, "`plain` has no cron trigger; name a schedule"),
-        (&["echo", "--cron", "often"], 7, "\"often\" is not a schedule"),
+        (
+            &["echo", "--cron", "often"],
+            7,
+            "\"often\" is not a schedule: it has 1 field, and a schedule has 5",
+        ),
+        (
+            &["echo", "--cron", "0 25 * * *"],
+            7,
+            "`25` is not valid for the hour; for example, --cron '*/5 * * * *'",
+        ),
+        (
+            &["echo", "--object", "room", "people", "-d", "\"many\""],
+            7,
+            "the field `people` of the object `room` is a counter, whose value is a whole number, and not a string",
+        ),
+        (
+            &["echo", "--object", "room", "people", "-d", "1.5"],
+            7,
+            "a whole number, and not a number with a fraction",
+        ),
         (&["echo", "--object", "room", "people", "-d", "{"], 7, "is not JSON"),
         (&["echo", "--http", "GET", "/", "-H", "nothing"], 2, "`nothing` is not a header"),
         (&["echo", "--http", "GET", "/", "--mqtt", "a"], 2, "cannot be used with"),

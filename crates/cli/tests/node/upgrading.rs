@@ -265,8 +265,9 @@ fn a_good_program_is_installed_and_the_one_before_returns_on_demand() {
     let token = home.token();
     let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
     packed.write_all(&newer()).unwrap();
-    let file = home.release("edgefaas-99.0.0.gz", &packed.finish().unwrap());
-    let (output, restarts) = home.upgrade(file.to_str().unwrap(), &[]);
+    // The folder of the release has one program for this machine.
+    home.release(&format!("edgefaas-99.0.0-{}.gz", std::env::consts::ARCH), &packed.finish().unwrap());
+    let (output, restarts) = home.upgrade(home.path("release").to_str().unwrap(), &[]);
     assert!(output.status.success(), "{}", said(&output));
     assert!(said(&output).contains("is installed, and its node is ready"), "{}", said(&output));
     assert_eq!(restarts, 1);
@@ -331,11 +332,65 @@ fn what_does_not_verify_changes_nothing() {
     fs::remove_file(home.path("release/SHA256SUMS.minisig")).unwrap();
     refused(home.upgrade(file, &[]), "SHA256SUMS.minisig cannot be read");
 
-    // Signed, and no program of this kind of machine; and another program.
-    let script = home.release("script", b"#!/bin/sh\necho edgefaas 99.0.0\n");
-    refused(home.upgrade(script.to_str().unwrap(), &[]), "is not for this machine");
-    let other = home.release("other", &fs::read("/bin/false").unwrap());
-    refused(home.upgrade(other.to_str().unwrap(), &[]), "does not run here");
+    // Signed, and no program that runs here.
+    let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+    packed.write_all(&program).unwrap();
+    let mut trailing = packed.finish().unwrap();
+    trailing.extend_from_slice(b"more");
+    // EM_RISCV in the header.
+    let mut foreign = program.clone();
+    foreign[18..20].copy_from_slice(&[243, 0]);
+    let mut linker = program.clone();
+    let loader = b"/ld-linux";
+    let at = linker.windows(loader.len()).position(|part| part == loader).expect("a dynamic program");
+    linker[at..at + loader.len()].copy_from_slice(b"/ld-musl-");
+    for (name, bytes, words) in [
+        (
+            "trailing.gz",
+            &trailing[..],
+            "trailing.gz cannot be unpacked: it has more bytes behind the end of its gzip data",
+        ),
+        (
+            "cut.gz",
+            &trailing[..trailing.len() / 2],
+            "cut.gz cannot be unpacked: its gzip data is damaged or incomplete",
+        ),
+        (
+            "script",
+            b"#!/bin/sh\necho edgefaas 99.0.0\n",
+            "script does not run here: it is a script, and not a program for this machine",
+        ),
+        (
+            "edgefaas_1_amd64.deb",
+            b"!<arch>\ndebian-binary   1",
+            "it is a Debian package, and not a program",
+        ),
+        (
+            "foreign",
+            &foreign,
+            "foreign does not run here: it is a program for 64-bit RISC-V, and not for this machine, which is",
+        ),
+        ("linker", &linker, "(of musl), which this system does not have: the system has"),
+        (
+            "other",
+            &fs::read("/bin/false").unwrap(),
+            "is not edgefaas: `--version` ended with exit status: 1",
+        ),
+        ("echo", &fs::read("/bin/echo").unwrap(), "is not edgefaas: `--version` wrote"),
+    ] {
+        let file = home.release(name, bytes);
+        refused(home.upgrade(file.to_str().unwrap(), &[]), words);
+    }
+    // The folder has one file with a name of this machine, or none.
+    let folder = home.path("release");
+    refused(home.upgrade(folder.to_str().unwrap(), &[]), "has no edgefaas-VERSION-");
+    let output =
+        home.run(home.command(&[folder.to_str().unwrap(), "--key", &home.key.public(), "--no-way-back"])).0;
+    assert!(
+        output.status.code() == Some(2) && said(&output).contains("are for the Debian package"),
+        "{}",
+        said(&output)
+    );
     assert!(home.is_ready());
 }
 

@@ -363,13 +363,29 @@ fn instances_are_listed_cancelled_retried_and_finish_on_their_definition() {
     node.kill();
     let node = Running::start(&data, &[]);
     wait_for(&node, "it is still there", |found| found.len() == 1 && found[0]["status"] == "faulted");
+    // It has ended: the list counts it as one that can be retried, and not as a live one.
+    let counts = || {
+        let list = parsed(&node.ok(&["list", "-o", "json"]));
+        let flow = list["apps"][0]["workflows"][0].clone();
+        (flow["live"].clone(), flow["retryable"].clone())
+    };
+    assert_eq!(counts(), (json!(0), json!(1)));
+    start(&node);
+    wait_for(&node, "a new one waits", |found| found.iter().any(|one| one["status"] == "waiting"));
+    assert_eq!(counts(), (json!(1), json!(1)));
+    let row = node.ok(&["list"]);
+    assert!(row.contains("LIVE  RETRYABLE  COMPLETED"), "{row}");
+    let found = wait_for(&node, "both are listed", |found| found.len() == 2);
+    let waiting = found.iter().find(|one| one["status"] == "waiting").unwrap();
+    node.ok(&["workflow", "cancel", waiting["id"].as_str().unwrap()]);
     node.ok(&["invoke", "picky"]);
     node.ok(&["workflow", "retry", &second]);
     wait_for(&node, "it is done", <[Value]>::is_empty);
+    assert_eq!(counts(), (json!(0), json!(0)));
     let shown = parsed(&node.ok(&["workflow", "show", &second, "-o", "json"]));
     assert_eq!((&shown["status"], &shown["output"]), (&json!("completed"), &json!("done")), "{shown}");
     // Each instance's first step has had its effect once.
-    assert_eq!(parsed(&node.ok(&["invoke", "count"])), json!({"runs": 4}));
+    assert_eq!(parsed(&node.ok(&["invoke", "count"])), json!({"runs": 5}));
     for (arguments, code, told) in [
         (["workflow", "retry", &second], 7, "is completed; only a failed instance can be retried"),
         (["workflow", "cancel", &second], 7, "is completed and has ended"),

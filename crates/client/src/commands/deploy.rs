@@ -7,8 +7,10 @@ use crate::app::{App, deploy_request};
 use crate::app_nodes;
 use crate::args::{Deploy, Format, Global};
 use crate::connection::{self, Boxed, Client};
+use crate::fitting;
 use crate::output;
 use crate::progress::Step;
+use crate::tables;
 use crate::type_check::{self, TypeErrors};
 
 pub(super) async fn run(args: &Deploy, global: &Global) -> anyhow::Result<()> {
@@ -35,7 +37,7 @@ pub(super) async fn run(args: &Deploy, global: &Global) -> anyhow::Result<()> {
     let what = if response.unchanged { "was already live" } else { "is live" };
     output::text(&format!("{} {} {what}\n", deployed.name, output::short(&deployed.revision)))?;
     if !deployed.functions.is_empty() {
-        output::table(&output::DEPLOYED_HEADER, output::deployed_rows(&deployed))?;
+        fitting::print(&tables::DEPLOYED, tables::deployed_rows(&deployed))?;
     }
     for workflow in &deployed.workflows {
         let durable = if workflow.durable { ", durable" } else { "" };
@@ -46,7 +48,7 @@ pub(super) async fn run(args: &Deploy, global: &Global) -> anyhow::Result<()> {
         output::text(&format!("workflow {} {}{durable}{triggers}\n", workflow.name, workflow.version))?;
     }
     if response.nodes.len() > 1 {
-        output::table(&app_nodes::HEADER, app_nodes::rows(&response.nodes))?;
+        fitting::print(&app_nodes::COLUMNS, app_nodes::rows(&response.nodes))?;
     }
     Ok(())
 }

@@ -6,7 +6,9 @@ use serde_json::json;
 use crate::app_nodes;
 use crate::args::{Format, Global, List};
 use crate::connection;
+use crate::fitting::{self, Column, Fit};
 use crate::output;
+use crate::tables;
 
 pub async fn run(args: &List, global: &Global) -> anyhow::Result<()> {
     let mut client = connection::connect(global).await?;
@@ -25,28 +27,28 @@ pub async fn run(args: &List, global: &Global) -> anyhow::Result<()> {
     if args.nodes {
         return list_nodes(&apps);
     }
-    output::table(&output::APP_HEADER, apps.iter().map(output::app_row).collect())?;
+    fitting::print(&tables::APPS, apps.iter().map(tables::app_row).collect())?;
     let (functions, workflows): (Vec<_>, Vec<_>) = (
-        apps.iter().flat_map(output::function_rows).collect(),
-        apps.iter().flat_map(output::workflow_rows).collect(),
+        apps.iter().flat_map(tables::function_rows).collect(),
+        apps.iter().flat_map(tables::workflow_rows).collect(),
     );
     if !functions.is_empty() {
-        output::table(&output::FUNCTION_HEADER, functions)?;
+        fitting::print(&tables::FUNCTIONS, functions)?;
     }
     match workflows.is_empty() {
         true => Ok(()),
-        false => output::table(&output::WORKFLOW_HEADER, workflows),
+        false => fitting::print(&tables::WORKFLOWS, workflows),
     }
 }
 
 fn list_nodes(apps: &[proto::App]) -> anyhow::Result<()> {
-    let mut header = vec!["APP"];
-    header.extend(app_nodes::HEADER);
+    let mut columns = vec![Column { name: "APP", fit: Fit::Middle(8) }];
+    columns.extend(app_nodes::COLUMNS);
     let rows = apps.iter().flat_map(|app| {
         app_nodes::rows(&app.nodes).into_iter().map(|mut row| {
             row.insert(0, app.name.clone());
             row
         })
     });
-    output::table(&header, rows.collect())
+    fitting::print(&columns, rows.collect())
 }

@@ -18,11 +18,20 @@ use tokio_stream::wrappers::ReceiverStream;
 use crate::args::{FieldName, Format, Global, Objects};
 use crate::connection::{self, ObjectsClient};
 use crate::exit::{Exit, Failure};
+use crate::fitting::{self, Column, Fit};
 use crate::output;
 use crate::progress::Step;
 
 /// Bytes of an archive in one message.
 const CHUNK_BYTES: usize = 256 << 10;
+
+/// The columns of `objects list`.
+const COLUMNS: [Column; 4] = [
+    Column { name: "APP", fit: Fit::Middle(8) },
+    Column { name: "OBJECT", fit: Fit::Middle(16) },
+    Column { name: "SIZE", fit: Fit::Whole },
+    Column { name: "FIELDS", fit: Fit::End(12, 0) },
+];
 
 pub async fn run(args: &Objects, global: &Global) -> anyhow::Result<()> {
     let mut client = connection::connect_objects(global).await?;
@@ -92,7 +101,7 @@ async fn list(mut client: ObjectsClient, app: Option<&str>, global: &Global) -> 
         let size = output::size(object.bytes);
         vec![object.app.clone(), object.object.clone(), size, fields.join(", ")]
     };
-    output::table(&["APP", "OBJECT", "SIZE", "FIELDS"], objects.iter().map(row).collect())
+    fitting::print(&COLUMNS, objects.iter().map(row).collect())
 }
 
 async fn get(

@@ -9,6 +9,7 @@ use crate::app_nodes;
 use crate::args::{Format, Global, Rm};
 use crate::commands::objects;
 use crate::connection;
+use crate::fitting;
 use crate::output;
 
 pub async fn run(args: &Rm, global: &Global) -> anyhow::Result<()> {
@@ -57,7 +58,7 @@ pub async fn run(args: &Rm, global: &Global) -> anyhow::Result<()> {
             }
             match nodes.len() {
                 0 | 1 => Ok(()),
-                _ => output::table(&app_nodes::HEADER, app_nodes::rows(&nodes)),
+                _ => fitting::print(&app_nodes::COLUMNS, app_nodes::rows(&nodes)),
             }
         }
     }

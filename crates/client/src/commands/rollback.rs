@@ -6,7 +6,9 @@ use serde_json::json;
 use crate::app_nodes;
 use crate::args::{Format, Global, Rollback};
 use crate::connection;
+use crate::fitting;
 use crate::output;
+use crate::tables;
 
 pub async fn run(args: &Rollback, global: &Global) -> anyhow::Result<()> {
     let mut client = connection::connect(global).await?;
@@ -37,9 +39,9 @@ pub async fn run(args: &Rollback, global: &Global) -> anyhow::Result<()> {
         app.name,
         output::short(&app.revision)
     ))?;
-    output::table(&output::FUNCTION_HEADER, output::function_rows(&app))?;
+    fitting::print(&tables::FUNCTIONS, tables::function_rows(&app))?;
     match nodes.len() {
         0 | 1 => Ok(()),
-        _ => output::table(&app_nodes::HEADER, app_nodes::rows(&nodes)),
+        _ => fitting::print(&app_nodes::COLUMNS, app_nodes::rows(&nodes)),
     }
 }

@@ -8,7 +8,9 @@ use serde_json::json;
 
 use crate::args::{Format, Global};
 use crate::connection;
+use crate::fitting;
 use crate::output;
+use crate::tables;
 
 pub async fn run(global: &Global) -> anyhow::Result<()> {
     let mut client = connection::connect(global).await?;
@@ -84,14 +86,13 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
         lines.push(("sha-256", status.tls_fingerprint));
     }
     lines.extend(status.bridges.into_iter().map(|bridge| ("bridge", bridge_text(bridge))));
-    let text: String = lines.iter().map(|(name, value)| format!("{name:<9} {value}\n")).collect();
-    output::text(&text)?;
-    let rows: Vec<_> = apps.iter().flat_map(output::use_rows).collect();
+    fitting::print_named(&lines)?;
+    let rows: Vec<_> = apps.iter().flat_map(tables::use_rows).collect();
     if rows.is_empty() {
         return Ok(());
     }
     output::text("\n")?;
-    output::table(&output::USE_HEADER, rows)
+    fitting::print(&tables::USES, rows)
 }
 
 fn isolates_text(status: &proto::StatusResponse) -> String {

@@ -10,7 +10,20 @@ use serde_json::{Value, json};
 use crate::args::{Format, Global, Workflow};
 use crate::connection;
 use crate::exit::{Exit, Failure};
+use crate::fitting::{self, Column, Fit};
 use crate::output;
+
+/// The columns of `workflow list`.
+const COLUMNS: [Column; 8] = [
+    Column { name: "INSTANCE", fit: Fit::Whole },
+    Column { name: "WORKFLOW", fit: Fit::Middle(10) },
+    Column { name: "STATUS", fit: Fit::Whole },
+    Column { name: "STARTED", fit: Fit::End(8, 3) },
+    Column { name: "ENDED", fit: Fit::End(8, 2) },
+    Column { name: "KEY", fit: Fit::End(8, 4) },
+    Column { name: "STEPS", fit: Fit::LeftOut(0) },
+    Column { name: "AT", fit: Fit::End(8, 1) },
+];
 
 pub async fn run(args: &Workflow, global: &Global) -> anyhow::Result<()> {
     match args {
@@ -54,10 +67,7 @@ async fn list(name: Option<&str>, key: Option<&str>, limit: u32, global: &Global
             output::cell(&instance.tasks),
         ]
     };
-    output::table(
-        &["INSTANCE", "WORKFLOW", "STATUS", "STARTED", "ENDED", "KEY", "STEPS", "AT"],
-        instances.iter().map(row).collect(),
-    )?;
+    fitting::print(&COLUMNS, instances.iter().map(row).collect())?;
     if more > 0 {
         eprintln!("and {more} more; --limit shows them");
     }

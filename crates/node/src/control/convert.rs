@@ -58,20 +58,25 @@ fn module_graph(graph: proto::ModuleGraph) -> ModuleGraph {
     ModuleGraph { entry: graph.entry, modules: graph.modules.into_iter().map(module).collect() }
 }
 
-/// An app in a list; `pending` returns the number of durable invocations of a function.
-pub fn app(app: &LiveApp, pending: impl Fn(&str) -> u64) -> proto::App {
+/// An app in a list; `pending` returns the number of durable invocations of a function, `retryable` that of the failed instances of a
+/// workflow that can be retried.
+pub fn app(
+    app: &LiveApp,
+    pending: impl Fn(&str) -> u64,
+    retryable: impl Fn(&LiveWorkflow) -> u64,
+) -> proto::App {
     proto::App {
         name: app.name.to_string(),
         revision: app.revision.clone(),
         deployed_unix_ms: app.deployed_unix_ms as i64,
         functions: app.functions.iter().map(|live| function(live, pending(&live.name))).collect(),
         previous_revisions: app.previous.clone(),
-        workflows: app.workflows.iter().map(|live| workflow(live)).collect(),
+        workflows: app.workflows.iter().map(|live| workflow(live, retryable(live))).collect(),
         ..proto::App::default()
     }
 }
 
-fn workflow(live: &LiveWorkflow) -> proto::Workflow {
+fn workflow(live: &LiveWorkflow, retryable: u64) -> proto::Workflow {
     let figures = &live.figures;
     let read = |figure: &std::sync::atomic::AtomicU64| figure.load(std::sync::atomic::Ordering::Relaxed);
     let (completed, faulted, cancelled) =
@@ -87,7 +92,9 @@ fn workflow(live: &LiveWorkflow) -> proto::Workflow {
         faulted,
         cancelled,
         rejected: read(&figures.rejected),
-        live: read(&figures.live),
+        // The coordinator holds them until they are retried or dropped.
+        live: read(&figures.live).saturating_sub(retryable),
+        retryable,
         mean_us: read(&figures.duration_us).checked_div(ended).unwrap_or(0),
     }
 }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use edgefaas_api::control::invoke_request::Event as Wanted;
 use edgefaas_api::control::{CronEvent, Header, HttpEvent, MqttEvent, ObjectEvent};
 use edgefaas_broker::{TopicName, TopicNameError};
+use edgefaas_crdt::FieldType;
 use edgefaas_functions::registry::LiveFunction;
 use edgefaas_isolates::{CronTick, Event, HttpRequest, MqttMessage, ObjectChange, Trigger};
 use edgefaas_manifest::{self as manifest, CronError, parse_cron};
@@ -35,10 +36,22 @@ pub(super) enum EventError {
     Qos { qos: u32 },
     #[error("`{function}` has no cron trigger; name a schedule: --cron '*/5 * * * *'")]
     NoSchedule { function: String },
-    #[error("{schedule:?} is not a schedule: {error}")]
+    #[error(
+        "{schedule:?} is not a schedule: {error}; for example, --cron '*/5 * * * *' is every 5 minutes"
+    )]
     Schedule { schedule: String, error: CronError },
     #[error("the new value of the field is not JSON: {0}")]
     Value(serde_json::Error),
+    #[error(
+        "the field `{field}` of the object `{object}` is a {field_type}, whose value is {expected}, and not {found}"
+    )]
+    ValueType {
+        object: String,
+        field: String,
+        field_type: FieldType,
+        expected: &'static str,
+        found: &'static str,
+    },
     #[error("the value of the field before the event cannot be read: {0}")]
     Store(#[from] StoreError),
 }
@@ -114,22 +127,57 @@ fn object(
 ) -> Result<Event, EventError> {
     let ObjectEvent { object, field } = change;
     let key = FieldKey::new(&function.app, &object, &field);
-    let stored = objects.read(&key, |field| {
-        field.map(|field| (field.field_type().to_string(), json_of_value(&field.value())))
-    })?;
-    let (field_type, previous) = stored.unwrap_or_else(|| ("register".to_owned(), Value::Null));
+    let stored = objects
+        .read(&key, |field| field.map(|field| (field.field_type(), json_of_value(&field.value()))))?;
+    let (field_type, previous) = stored.unwrap_or((FieldType::Register, Value::Null));
     let value: Option<Value> = match body {
         [] => None,
         text => Some(serde_json::from_slice(text).map_err(EventError::Value)?),
     };
+    if let Some(value) = &value
+        && let Err(expected) = check_type(field_type, value)
+    {
+        let found = name_of(value);
+        return Err(EventError::ValueType { object, field, field_type, expected, found });
+    }
     let body = json!({
         "object": object,
         "field": field,
-        "type": field_type,
+        "type": field_type.to_string(),
         "previous": previous,
         "value": value,
         "deleted": value.is_none(),
         "origin": "local",
     });
     Ok(Event { trigger: Trigger::Object(ObjectChange { object, field }), body: body.to_string().into() })
+}
+
+/// Checks that a field of the type can have this value in JSON; the error names such values.
+fn check_type(field_type: FieldType, value: &Value) -> Result<(), &'static str> {
+    let (fits, expected) = match field_type {
+        FieldType::Counter | FieldType::BoundedCounter => (value.is_i64(), "a whole number"),
+        FieldType::GCounter => (value.is_u64(), "a whole number from 0"),
+        FieldType::EwFlag | FieldType::DwFlag => (value.is_boolean(), "true or false"),
+        FieldType::Text => (value.is_string(), "a string"),
+        FieldType::Map => (value.is_object(), "an object"),
+        FieldType::MvRegister | FieldType::GSet | FieldType::Set | FieldType::List => {
+            (value.is_array(), "an array")
+        }
+        FieldType::Register | FieldType::Json => (true, ""),
+    };
+    if fits { Ok(()) } else { Err(expected) }
+}
+
+fn name_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(number) if number.is_f64() => "a number with a fraction",
+        Value::Number(number) if number.is_u64() && !number.is_i64() => "a number of more than 63 bits",
+        Value::Number(number) if number.as_i64().is_some_and(|number| number < 0) => "a negative number",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
 }

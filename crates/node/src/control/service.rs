@@ -13,7 +13,7 @@ use edgefaas_broker::{QueueFigures, TopicFilter};
 use edgefaas_coordinator::{ChangeError, InstanceFilter, Start, input_of};
 use edgefaas_functions::invocation::{Invocation, InvocationError, Principal};
 use edgefaas_functions::logs::LogLine;
-use edgefaas_functions::registry::{Deploy, DeployError, LiveApp, Scope};
+use edgefaas_functions::registry::{Deploy, DeployError, LiveApp, LiveWorkflow, Scope};
 use edgefaas_functions::secrets::{SecretError, SecretName};
 use edgefaas_functions::trace::{Entry, TRACE_PARENT};
 use edgefaas_isolates::{DirectCall, Event, Trigger};
@@ -77,8 +77,16 @@ struct ControlService {
 
 impl ControlService {
     fn app(&self, app: &LiveApp) -> proto::App {
+        self.app_with(app, &self.parts.coordinator.retryable())
+    }
+
+    /// The app, with the workflows of the failed instances that can be retried.
+    fn app_with(&self, app: &LiveApp, retryable: &[Arc<LiveWorkflow>]) -> proto::App {
         let durable = &self.parts.durable;
-        convert::app(app, |function| durable.pending(function))
+        let count = |live: &LiveWorkflow| {
+            retryable.iter().filter(|workflow| std::ptr::eq(&***workflow, live)).count() as u64
+        };
+        convert::app(app, |function| durable.pending(function), count)
     }
 }
 
@@ -183,7 +191,11 @@ impl Control for ControlService {
     }
 
     async fn list(&self, request: Request<proto::ListRequest>) -> Answer<proto::ListResponse> {
-        let mut apps: Vec<_> = self.parts.registry.routes().apps().map(|app| self.app(app)).collect();
+        let mut apps: Vec<_> = {
+            let retryable = self.parts.coordinator.retryable();
+            let routes = self.parts.registry.routes();
+            routes.apps().map(|app| self.app_with(app, &retryable)).collect()
+        };
         let completed = self.parts.apps.complete(&mut apps, request.into_inner().nodes).await;
         completed.map_err(|error| Status::internal(error.to_string()))?;
         Ok(Response::new(proto::ListResponse { apps }))

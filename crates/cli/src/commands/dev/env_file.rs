@@ -1,5 +1,6 @@
 //! Secrets of an app under `edgefaas dev`: the file `.env` in its folder.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -14,6 +15,8 @@ use rustix::fs::OFlags;
 pub const FILE_NAME: &str = ".env";
 /// Limit of its size, in bytes.
 const MAX_BYTES: u64 = 256 << 10;
+/// The mark at the start of a text by some editors.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 /// The permissions of everyone but the owner.
 const OTHERS: u32 = 0o077;
 
@@ -42,19 +45,35 @@ pub enum EnvFileError {
         /// Path of the file.
         path: PathBuf,
     },
-    /// A line has another form.
-    #[error("{}: the entry after {previous} is not NAME=VALUE", path.display(), previous = previous.as_deref().unwrap_or("the beginning"))]
-    Malformed {
+    /// An entry has another form.
+    #[error("{}:{line}: the entry {problem}", path.display())]
+    Entry {
         /// Path of the file.
         path: PathBuf,
-        /// The last name that was read.
-        previous: Option<String>,
+        /// The first line of the entry, from 1.
+        line: usize,
+        /// What is wrong with it.
+        problem: EntryProblem,
     },
+}
+
+/// An entry that gives no secret.
+#[derive(Debug, thiserror::Error)]
+pub enum EntryProblem {
+    /// Another form, or a character that has to be in quotes.
+    #[error("is not NAME=VALUE; quote a value with spaces or special characters: NAME='a value'")]
+    Form,
+    /// The file ends before its quote.
+    #[error("has a quote that is not closed")]
+    OpenQuote,
+    /// It is not text.
+    #[error("is not UTF-8")]
+    NotText,
     /// A name that no secret can have.
-    #[error("{}: `{name}` is not a name of a secret: a name has 1 to 256 of letters, digits, `_`, `-` and `.`", path.display())]
+    #[error(
+        "has the name `{name}`, which no secret can have: a name has 1 to 256 of letters, digits, `_`, `-` and `.`"
+    )]
     Name {
-        /// Path of the file.
-        path: PathBuf,
         /// The name.
         name: String,
     },
@@ -87,18 +106,56 @@ pub fn read(root: &Path) -> Result<BTreeMap<String, String>, EnvFileError> {
     if text.len() as u64 > MAX_BYTES {
         return Err(EnvFileError::TooLarge { path });
     }
+    let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&text);
+    entries(text).map_err(|(line, problem)| EnvFileError::Entry { path, line, problem })
+}
+
+/// The entries of a file; an error with its line.
+fn entries(text: &[u8]) -> Result<BTreeMap<String, String>, (usize, EntryProblem)> {
+    let lines = Cell::new(0);
     let mut secrets = BTreeMap::new();
-    let mut previous = None;
-    for entry in dotenvy::from_read_iter(text.as_slice()) {
-        // The library's error has the line, and so the secret.
-        let Ok((name, value)) = entry else { return Err(EnvFileError::Malformed { path, previous }) };
+    for entry in dotenvy::from_read_iter(Lines { rest: text, lines: &lines }) {
+        let (name, value) = entry.map_err(|error| problem(error, lines.get(), text))?;
         if !is_secret_name(&name) {
-            return Err(EnvFileError::Name { path, name });
+            return Err((lines.get() - value.matches('\n').count(), EntryProblem::Name { name }));
         }
-        previous = Some(name.clone());
         secrets.insert(name, value);
     }
     Ok(secrets)
+}
+
+/// The first line of the entry that ends in line `last`, and its problem. The library's error has the entry, and so the secret.
+fn problem(error: dotenvy::Error, last: usize, text: &[u8]) -> (usize, EntryProblem) {
+    match error {
+        dotenvy::Error::LineParse(entry, at) => {
+            let first = last + 1 - entry.lines().count().clamp(1, last.max(1));
+            // The library reads on to the end of the file.
+            let is_open =
+                at == entry.len() && entry.contains(['"', '\'']) && text.ends_with(entry.as_bytes());
+            (first, if is_open { EntryProblem::OpenQuote } else { EntryProblem::Form })
+        }
+        _ => (last, EntryProblem::NotText),
+    }
+}
+
+/// Gives a text line by line, and counts the lines.
+struct Lines<'a> {
+    rest: &'a [u8],
+    lines: &'a Cell<usize>,
+}
+
+impl Read for Lines<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let end = self.rest.iter().position(|byte| *byte == b'\n').map_or(self.rest.len(), |at| at + 1);
+        let length = end.min(buffer.len());
+        let (line, rest) = self.rest.split_at(length);
+        if length > 0 && (line.ends_with(b"\n") || rest.is_empty()) {
+            self.lines.set(self.lines.get() + 1);
+        }
+        buffer[..length].copy_from_slice(line);
+        self.rest = rest;
+        Ok(length)
+    }
 }
 
 #[cfg(test)]
@@ -134,9 +191,6 @@ mod tests {
             let error = read(folder.path()).unwrap_err().to_string();
             assert!(error.contains("chmod 600") && error.contains(&format!("{mode:o}")), "{error}");
         }
-        write(folder.path(), "KEY=ok\nOTHER 'geheim\n", 0o600);
-        let error = read(folder.path()).unwrap_err().to_string();
-        assert!(error.ends_with("the entry after KEY is not NAME=VALUE"), "{error}");
         let target = folder.path().join("target");
         fs::rename(folder.path().join(FILE_NAME), &target).unwrap();
         std::os::unix::fs::symlink(&target, folder.path().join(FILE_NAME)).unwrap();
@@ -147,5 +201,36 @@ mod tests {
         rustix::fs::mknodat(rustix::fs::CWD, pipe, rustix::fs::FileType::Fifo, private, 0).unwrap();
         let error = read(folder.path()).unwrap_err().to_string();
         assert!(error.contains("it is a named pipe"), "{error}");
+    }
+
+    #[test]
+    fn an_error_has_the_line_and_no_value() {
+        let long = "x".repeat(20_000);
+        for (text, line, words) in [
+            ("KEY=ok\n\n# comment\nOTHER 'geheim'\n", 4, "is not NAME=VALUE"),
+            ("KEY=geheim geheim\nA=b\n", 1, "is not NAME=VALUE"),
+            ("A=b\r\nC=d\r\n=geheim\r\n", 3, "is not NAME=VALUE"),
+            ("A='b\nc\nd'\n\nB\n", 5, "is not NAME=VALUE"),
+            ("A='b\nc\nd' geheim\nB=c\n", 1, "is not NAME=VALUE"),
+            ("A=b\nC='geheim\nD=e\nF=g\n", 2, "has a quote that is not closed"),
+            ("A=b\nC=\"geheim", 2, "has a quote that is not closed"),
+            ("A=b\n1C=geheim\n", 2, "is not NAME=VALUE"),
+            ("A=b\nC", 2, "is not NAME=VALUE"),
+            (&format!("A={long}\nB geheim\n"), 2, "is not NAME=VALUE"),
+            (&format!("A='b\nb'\n{}='geheim\ngeheim'\n", "n".repeat(300)), 3, "which no secret can have"),
+        ] {
+            let (found, problem) = entries(text.as_bytes()).unwrap_err();
+            let said = problem.to_string();
+            assert!(found == line && said.contains(words), "{text:?}: {found} {said}");
+            assert!(!said.contains("geheim"), "{said}");
+        }
+        assert!(matches!(entries(b"A=b\nC=\xff\n"), Err((2, EntryProblem::NotText))));
+
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), "\u{feff}A=b\r\nC d\n", 0o600);
+        let error = read(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("/.env:2: the entry is not NAME=VALUE"), "{error}");
+        write(folder.path(), "\u{feff}A=b\r\n", 0o600);
+        assert_eq!(read(folder.path()).unwrap()["A"], "b");
     }
 }

@@ -3,7 +3,7 @@
 mod env_file;
 mod workflow_progress;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -97,7 +97,7 @@ async fn session(
     let _progress = AbortOnDropHandle::new(tokio::spawn(workflow_progress::show(broker)));
 
     let mut shown = Vec::new();
-    let mut secrets = BTreeMap::new();
+    let mut secrets = EnvSecrets::default();
     let mut loaded = Ok(app);
     // Type errors are warnings, and delay no deploy. The next change ends the check.
     let mut _types;
@@ -114,7 +114,7 @@ async fn session(
                 Ok((app, response)) => announce(&app, &response, addresses, &mut shown),
                 Err(error) => {
                     exit::show(&error);
-                    eprintln!("not deployed; the live revision stays live until a change builds");
+                    eprintln!("{}", not_deployed(&mut client).await);
                 }
             },
         }
@@ -127,6 +127,16 @@ async fn session(
         let Some(path) = changed else { anyhow::bail!("the watcher of the app's files ended") };
         eprintln!("changed {}", output::line(&relative(&path, &root).to_string_lossy()));
         loaded = App::load(&args.app);
+    }
+}
+
+/// What runs after a deploy that failed: perhaps a revision of an earlier session.
+async fn not_deployed(client: &mut Client) -> &'static str {
+    match client.list(proto::ListRequest::default()).await {
+        Ok(list) if list.get_ref().apps.is_empty() => {
+            "not deployed; no revision is live: the next change that builds is deployed"
+        }
+        _ => "not deployed; the live revision stays live until a change builds",
     }
 }
 
@@ -144,38 +154,53 @@ fn announce(app: &App, response: &proto::DeployResponse, addresses: &Addresses, 
     }
 }
 
-/// Sets the secrets of the file `.env`, if they have changed since `known`, and removes those that it has no more.
-async fn set_secrets(
-    app: &App,
-    known: &mut BTreeMap<String, String>,
-    client: &mut Client,
-) -> anyhow::Result<()> {
+/// Sets those secrets of the file `.env` that the app names, if they have changed since `known`, and removes those that it has no more.
+async fn set_secrets(app: &App, known: &mut EnvSecrets, client: &mut Client) -> anyhow::Result<()> {
     if app.is_file {
         return Ok(());
     }
-    let secrets = env_file::read(&app.root)?;
+    let read = env_file::read(&app.root)?;
+    let named = if read.is_empty() { BTreeSet::new() } else { app.secret_names()? };
+    let (set, left_out): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        read.into_iter().partition(|(name, _)| named.contains(name));
+    let secrets = EnvSecrets { set, left_out: left_out.into_keys().collect() };
     if secrets == *known {
         return Ok(());
     }
     let name_of_app = || app.manifest.app.clone();
-    for (name, value) in &secrets {
+    for (name, value) in &secrets.set {
         let (app, name, value) = (name_of_app(), name.clone(), value.clone());
         let request = proto::SetSecretRequest { app, name, value, this_node: true };
         client.set_secret(request).await.map_err(|status| connection::failure(&status))?;
     }
-    for name in known.keys().filter(|name| !secrets.contains_key(*name)) {
+    for name in known.set.keys().filter(|name| !secrets.set.contains_key(*name)) {
         let request =
             proto::RemoveSecretRequest { app: name_of_app(), name: name.clone(), this_node: true };
         client.remove_secret(request).await.map_err(|status| connection::failure(&status))?;
     }
-    let names: Vec<&str> = secrets.keys().map(String::as_str).collect();
+    let list = |names: Vec<&str>| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     eprintln!(
         "secrets of {}: {}",
         env_file::FILE_NAME,
-        if names.is_empty() { "none".into() } else { names.join(", ") }
+        list(secrets.set.keys().map(String::as_str).collect())
     );
+    if !secrets.left_out.is_empty() {
+        eprintln!(
+            "left out, since no function and no workflow names them in `secrets`: {}",
+            list(secrets.left_out.iter().map(String::as_str).collect())
+        );
+    }
     *known = secrets;
     Ok(())
+}
+
+/// Entries of the file `.env`.
+#[derive(Default, PartialEq, Eq)]
+struct EnvSecrets {
+    /// Those that the app names, with their values: the node has them.
+    set: BTreeMap<String, String>,
+    /// The names of the others.
+    left_out: Vec<String>,
 }
 
 async fn show_type_errors(root: PathBuf) {

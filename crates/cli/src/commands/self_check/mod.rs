@@ -10,6 +10,7 @@ use edgefaas_state::store::{DirLock, LockError};
 use serde_json::json;
 
 use crate::args::SelfCheck;
+use crate::data_owner::act_as_owner;
 use crate::node;
 
 /// Result of a check.
@@ -75,6 +76,12 @@ fn findings(args: &SelfCheck, global: &Global) -> Vec<Finding> {
         Ok(()) => Finding::new("configuration", State::Good, "valid"),
         Err(error) => Finding::new("configuration", State::Fails, error.to_string()),
     }];
+    // Before the process acts as the owner, who may have the capability for low ports from a service manager.
+    let ports = system::ports(&config);
+    if let Err(error) = act_as_owner(&config.data_dir) {
+        findings.push(Finding::new("data directory", State::Fails, error.to_string()));
+        return findings;
+    }
     // Only a folder that exists is locked: a check makes none.
     let lock = config.data_dir.exists().then(|| DirLock::take(&config.data_dir));
     let runs = matches!(lock, Some(Err(LockError::Held { .. })));
@@ -85,7 +92,7 @@ fn findings(args: &SelfCheck, global: &Global) -> Vec<Finding> {
             "a node runs with it; its ports are not checked",
         ));
     } else {
-        findings.extend(system::ports(&config));
+        findings.extend(ports);
     }
     findings.push(disk::free_space(&config.data_dir));
     findings.extend(disk::speed(&config.data_dir));
