@@ -236,9 +236,8 @@ impl Controlled {
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
-    use std::task::Poll;
 
-    use futures_util::poll;
+    use futures_util::FutureExt;
 
     use super::*;
 
@@ -254,21 +253,25 @@ mod tests {
         let began = clock.moment();
         let mut sleep = pin!(sleeper.sleep(Some(HOUR), Duration::MAX));
         let mut nothing = pin!(idle.sleep(None, Duration::MAX));
-        assert!(poll!(&mut sleep).is_pending() && poll!(&mut nothing).is_pending() && held.is_quiet());
+        assert!(
+            sleep.as_mut().now_or_never().is_none()
+                && nothing.as_mut().now_or_never().is_none()
+                && held.is_quiet()
+        );
         assert_eq!(held.next_due(), Some(began.0 + HOUR));
 
         held.move_to(began.0 + HOUR - Duration::from_nanos(1));
-        assert!(poll!(&mut sleep).is_pending() && held.is_quiet());
+        assert!(sleep.as_mut().now_or_never().is_none() && held.is_quiet());
         held.move_to(began.0 + HOUR);
         assert!(!held.is_quiet());
-        assert_eq!(poll!(&mut sleep), Poll::Ready(()));
-        assert!(poll!(&mut nothing).is_pending() && held.next_due().is_none());
+        assert_eq!(sleep.as_mut().now_or_never(), Some(()));
+        assert!(nothing.as_mut().now_or_never().is_none() && held.next_due().is_none());
         assert_eq!(clock.moment(), (began.0 + HOUR, began.1 + HOUR));
         held.move_to(began.0);
         assert_eq!(clock.instant(), began.0 + HOUR, "time does not go back");
 
         held.wake_all();
-        assert_eq!(poll!(&mut nothing), Poll::Ready(()));
+        assert_eq!(nothing.as_mut().now_or_never(), Some(()));
         drop(held);
         // It follows the machine again, from the time that it shows.
         let shown = clock.instant();
