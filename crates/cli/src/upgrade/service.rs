@@ -120,8 +120,7 @@ impl Service {
         let unit = DEFAULT_UNIT.to_owned();
         // A node that dies again and again is most of the time being activated.
         let states = ["active", "activating", "reloading", "failed"];
-        match matches!(sd_notify::booted(), Ok(true)) && states.contains(&&*state(&unit).await)
-        {
+        match matches!(sd_notify::booted(), Ok(true)) && states.contains(&&*state(&unit).await) {
             true => Self::Systemd { unit },
             false => Self::None,
         }
