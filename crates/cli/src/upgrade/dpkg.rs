@@ -122,7 +122,9 @@ async fn program_of(package: &Path) -> Result<Vec<u8>, DpkgError> {
     let files = archive.stdout.take().ok_or_else(|| unreadable(io::ErrorKind::BrokenPipe.into()))?;
     let mut tar = Command::new("tar");
     tar.args(["--extract", "--to-stdout", "--wildcards", &format!("*{PROGRAM}"), "--file", "-"]);
-    tar.stdin(Stdio::try_from(files).map_err(unreadable)?).stdout(Stdio::piped()).stderr(Stdio::null());
+    tar.stdin(Stdio::from(files.into_owned_fd().map_err(unreadable)?))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
     let mut tar = tar.kill_on_drop(true).spawn().map_err(unreadable)?;
     let program = tar.stdout.take().ok_or_else(|| unreadable(io::ErrorKind::BrokenPipe.into()))?;
     let (sum, bytes) = sum(program).await.map_err(unreadable)?;
