@@ -102,7 +102,7 @@ pub fn table(columns: &[Column], rows: Vec<Vec<String>>, width: usize) -> String
         rows.into_iter().map(|row| row.iter().map(|cell| output::line(cell)).collect()).collect();
     let mut columns = columns.to_vec();
     for at in (0..columns.len()).rev() {
-        let is_empty = rows.iter().all(|row| row.get(at).is_none_or(String::is_empty));
+        let is_empty = !rows.is_empty() && rows.iter().all(|row| row.get(at).is_none_or(String::is_empty));
         if is_empty && columns.get(at).is_some_and(|column| column.fit != Fit::Whole) {
             remove(&mut columns, &mut rows, at);
         }

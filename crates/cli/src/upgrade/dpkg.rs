@@ -5,24 +5,30 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use ring::digest;
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::Command;
 
 /// Name of the package.
 pub const NAME: &str = "edgefaas";
-/// Time limit of a question to dpkg.
-const QUESTION_TIMEOUT: Duration = Duration::from_secs(60);
+/// Path of its program.
+const PROGRAM: &str = "/usr/bin/edgefaas";
+/// Bytes that are read at once.
+const CHUNK_BYTES: usize = 64 << 10;
+/// Time limit of a question to dpkg: unpacking takes seconds on a slow processor.
+const QUESTION_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time limit of an installation with the restart of the node: drain, start, and a slow SD card.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(900);
 /// Maximum length of an error of dpkg that is shown, in characters.
 const MAX_SAID: usize = 500;
 
-/// A version of the package and the sums of its files. Two builds of one version differ in their sums.
+/// A version of the package and its program. Two builds of one version differ in the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The version, such as `1.2.0-1`.
     pub version: String,
-    /// The file `md5sums` of the package; `None` if it has none.
-    sums: Option<String>,
+    /// SHA-256 sum of the program.
+    program: Vec<u8>,
 }
 
 /// A command of dpkg failed.
@@ -46,6 +52,12 @@ pub enum DpkgError {
     /// The package is for another kind of machine.
     #[error("{} is for {found}, and this system is {needed}: give edgefaas_VERSION_{needed}.deb", path.display())]
     OtherMachine { path: PathBuf, found: String, needed: String },
+    /// The package has no program.
+    #[error("{} has no file {PROGRAM}", path.display())]
+    NoProgram { path: PathBuf },
+    /// The program cannot be read.
+    #[error("the program of {} cannot be read: {reason}", path.display())]
+    Program { path: PathBuf, reason: io::Error },
     /// dpkg does not count the package as installed.
     #[error(
         "the package {NAME} is not completely installed ({state}); repair it: sudo dpkg --configure -a"
@@ -61,19 +73,21 @@ pub async fn architecture() -> Result<String, DpkgError> {
     ask("dpkg", &["--print-architecture".as_ref()]).await
 }
 
-/// The installed package.
+/// The installed package, with its program.
 ///
 /// # Errors
 /// The package is not completely installed, or dpkg does not answer.
-pub async fn installed() -> Result<Identity, DpkgError> {
+pub async fn installed(program: &Path) -> Result<Identity, DpkgError> {
     let format = "--showformat=${db:Status-Status} ${Version}";
     let text = ask("dpkg-query", &["--show".as_ref(), format.as_ref(), NAME.as_ref()]).await?;
     let (state, version) = text.split_once(' ').unwrap_or((&text, ""));
     if state != "installed" {
         return Err(DpkgError::NotInstalled { state: state.to_owned() });
     }
-    let sums = ask("dpkg-query", &["--control-show".as_ref(), NAME.as_ref(), "md5sums".as_ref()]).await;
-    Ok(Identity { version: version.to_owned(), sums: sums.ok() })
+    let unreadable = |reason| DpkgError::Program { path: program.to_owned(), reason };
+    let file = tokio::fs::File::open(program).await.map_err(unreadable)?;
+    let (program, _) = sum(file).await.map_err(unreadable)?;
+    Ok(Identity { version: version.to_owned(), program })
 }
 
 /// The package in a file.
@@ -93,8 +107,48 @@ pub async fn of_file(path: &Path) -> Result<Identity, DpkgError> {
         return Err(DpkgError::OtherMachine { path: path.to_owned(), found, needed });
     }
     let version = field("Version").await?;
-    let sums = ask("dpkg-deb", &["--info".as_ref(), path, "md5sums".as_ref()]).await.ok();
-    Ok(Identity { version, sums })
+    let limited = tokio::time::timeout(QUESTION_TIMEOUT, program_of(path)).await;
+    let program =
+        limited.map_err(|_| DpkgError::Timeout { program: "dpkg-deb", limit: QUESTION_TIMEOUT })??;
+    Ok(Identity { version, program })
+}
+
+/// SHA-256 sum of the program in a package.
+async fn program_of(package: &Path) -> Result<Vec<u8>, DpkgError> {
+    let unreadable = |reason| DpkgError::Program { path: package.to_owned(), reason };
+    let mut archive = Command::new("dpkg-deb");
+    archive.arg("--fsys-tarfile").arg(package).stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut archive = archive.kill_on_drop(true).spawn().map_err(unreadable)?;
+    let files = archive.stdout.take().ok_or_else(|| unreadable(io::ErrorKind::BrokenPipe.into()))?;
+    let mut tar = Command::new("tar");
+    tar.args(["--extract", "--to-stdout", "--wildcards", &format!("*{PROGRAM}"), "--file", "-"]);
+    tar.stdin(Stdio::from(files.into_owned_fd().map_err(unreadable)?))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut tar = tar.kill_on_drop(true).spawn().map_err(unreadable)?;
+    let program = tar.stdout.take().ok_or_else(|| unreadable(io::ErrorKind::BrokenPipe.into()))?;
+    let (sum, bytes) = sum(program).await.map_err(unreadable)?;
+    let (unpacked, extracted) =
+        (archive.wait().await.map_err(unreadable)?, tar.wait().await.map_err(unreadable)?);
+    match bytes > 0 && unpacked.success() && extracted.success() {
+        true => Ok(sum),
+        false => Err(DpkgError::NoProgram { path: package.to_owned() }),
+    }
+}
+
+/// SHA-256 sum of a file, and its size in bytes.
+async fn sum(mut file: impl AsyncRead + Unpin) -> io::Result<(Vec<u8>, u64)> {
+    let (mut sum, mut bytes) = (digest::Context::new(&digest::SHA256), 0);
+    let mut chunk = vec![0; CHUNK_BYTES];
+    loop {
+        match file.read(&mut chunk).await? {
+            0 => return Ok((sum.finish().as_ref().to_vec(), bytes)),
+            length => {
+                sum.update(&chunk[..length]);
+                bytes += length as u64;
+            }
+        }
+    }
 }
 
 /// Installs a file, without questions; changed configuration stays. Ctrl-C does not reach dpkg.

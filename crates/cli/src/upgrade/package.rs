@@ -62,7 +62,7 @@ pub enum PackageError {
     NoFormer { version: String },
     /// The file of `--previous` is another package.
     #[error(
-        "{} has the version {found}, with other files than the installed {installed}; nothing was installed: give the package that is \
+        "{} has the version {found} with another program than the installed {installed}; nothing was installed: give the package that is \
          installed", path.display()
     )]
     OtherFormer { path: PathBuf, found: String, installed: String },
@@ -111,14 +111,14 @@ pub async fn to(
         file.sync_all().map_err(failed("synced", &new.0))?;
     }
     let after = dpkg::of_file(&new.0).await.map_err(PackageError::from)?;
-    let before = dpkg::installed().await.map_err(PackageError::from)?;
+    let before = dpkg::installed(program).await.map_err(PackageError::from)?;
     eprintln!("edgefaas {} is installed, {} is verified", before.version, after.version);
     match former {
         Former::Kept => kept.keep_known(&before).await?,
         Former::Given(path) => kept.keep_given(path, &before).await?,
         Former::NoWayBack => kept.forget_previous()?,
     }
-    kept.install(node, new, &before, &after, former).await
+    kept.install(program, node, new, (&before, &after), former).await
 }
 
 /// Returns to the package before the last upgrade.
@@ -165,10 +165,10 @@ impl Kept {
     /// Installs the new package, and the one before again if the node does not get ready.
     async fn install(
         &self,
+        program: &Path,
         node: &Node<'_>,
         new: NewFile,
-        before: &Identity,
-        after: &Identity,
+        (before, after): (&Identity, &Identity),
         former: &Former,
     ) -> anyhow::Result<()> {
         let has_way_back = !matches!(former, Former::NoWayBack);
@@ -190,7 +190,7 @@ impl Kept {
         };
         let (before_version, after_version) = (&before.version, &after.version);
         if matches!(&reason, InstallFailed::Dpkg(_))
-            && dpkg::installed().await.is_ok_and(|found| found == *before && found != *after)
+            && dpkg::installed(program).await.is_ok_and(|found| found == *before && found != *after)
         {
             self.close()?;
             let message =

@@ -357,8 +357,11 @@ struct Unpacking {
 }
 
 enum Form {
-    /// Nothing was written; the first bytes decide.
-    Unknown(Bounded),
+    /// Nothing was written; the first two bytes decide.
+    Unknown {
+        file: Bounded,
+        first: Option<u8>,
+    },
     Plain(Bounded),
     Gzip(Box<GzDecoder<Bounded>>),
 }
@@ -372,7 +375,10 @@ struct Bounded {
 impl Unpacking {
     fn new(file: File) -> Self {
         let sum = digest::Context::new(&digest::SHA256);
-        Self { sum, form: Ok(Form::Unknown(Bounded { file, left: MAX_PROGRAM_BYTES })) }
+        Self {
+            sum,
+            form: Ok(Form::Unknown { file: Bounded { file, left: MAX_PROGRAM_BYTES }, first: None }),
+        }
     }
 
     /// Takes the next bytes. After an error only their sum is taken.
@@ -386,7 +392,10 @@ impl Unpacking {
     fn finish(self) -> (Result<File, UnpackError>, String) {
         let file = self.form.and_then(|form| match form {
             Form::Gzip(decoder) => decoder.finish().map(|bounded| bounded.file).map_err(unpack_error),
-            Form::Plain(bounded) | Form::Unknown(bounded) => Ok(bounded.file),
+            Form::Plain(bounded) => Ok(bounded.file),
+            Form::Unknown { mut file, first } => {
+                file.write_all(first.as_slice()).map(|()| file.file).map_err(unpack_error)
+            }
         });
         (file, self.sum.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
     }
@@ -395,8 +404,16 @@ impl Unpacking {
 impl Form {
     fn written(self, mut chunk: &[u8]) -> Result<Self, UnpackError> {
         let mut form = match self {
-            Self::Unknown(file) if chunk.starts_with(&GZIP) => Self::Gzip(Box::new(GzDecoder::new(file))),
-            Self::Unknown(file) => Self::Plain(file),
+            Self::Unknown { file, first: None } if chunk.len() < GZIP.len() => {
+                return Ok(Self::Unknown { file, first: chunk.first().copied() });
+            }
+            Self::Unknown { file, first } => {
+                let form = match first.iter().chain(chunk).take(GZIP.len()).eq(&GZIP) {
+                    true => Self::Gzip(Box::new(GzDecoder::new(file))),
+                    false => Self::Plain(file),
+                };
+                form.written(first.as_slice())?
+            }
             form => form,
         };
         match &mut form {
@@ -409,7 +426,9 @@ impl Form {
                     }
                 }
             }
-            Self::Plain(file) | Self::Unknown(file) => file.write_all(chunk).map_err(unpack_error)?,
+            Self::Plain(file) | Self::Unknown { file, .. } => {
+                file.write_all(chunk).map_err(unpack_error)?
+            }
         }
         Ok(form)
     }
@@ -486,8 +505,7 @@ mod tests {
         let file = || tempfile::tempfile().unwrap();
         let packed = packed(&[7; 100_000]);
         let mut unpacking = Unpacking::new(file());
-        // The header comes in one piece, the rest in small ones.
-        packed.chunks(11).for_each(|chunk| unpacking.write(chunk));
+        packed.chunks(1).for_each(|chunk| unpacking.write(chunk));
         let (unpacked, sum) = unpacking.finish();
         assert_eq!(unpacked.unwrap().metadata().unwrap().len(), 100_000);
         let expected = digest::digest(&digest::SHA256, &packed);
@@ -495,7 +513,7 @@ mod tests {
 
         let error = |bytes: &[u8], chunk_bytes: usize, left: u64| {
             let mut unpacking = Unpacking::new(file());
-            unpacking.form = Ok(Form::Unknown(Bounded { file: file(), left }));
+            unpacking.form = Ok(Form::Unknown { file: Bounded { file: file(), left }, first: None });
             bytes.chunks(chunk_bytes).for_each(|chunk| unpacking.write(chunk));
             unpacking.finish().0.unwrap_err()
         };
