@@ -17,6 +17,9 @@ use crate::{repository, target_folder};
 /// The JavaScript function.
 pub const ECHO_JS: &str = include_str!("../guests/echo.js");
 
+/// A JavaScript function that computes.
+pub const COMPUTE_JS: &str = include_str!("../guests/compute.js");
+
 /// A greeting in the form that workerd runs as well.
 pub const WORKER_JS: &str = include_str!("../guests/worker.js");
 
@@ -39,6 +42,8 @@ pub enum Guest {
     Objects,
     /// Reads a property of a document in Redis; with the SDK.
     Document,
+    /// Computes; with the SDK.
+    Compute,
 }
 
 impl Guest {
@@ -49,6 +54,7 @@ impl Guest {
             Self::Wait => "wait",
             Self::Objects => "objects",
             Self::Document => "document",
+            Self::Compute => "compute",
         }
     }
 

@@ -15,7 +15,7 @@ use edgefaas_benches::{repository, results_folder, target_folder};
 use serde::Deserialize;
 
 /// The order in which reports are shown.
-const ORDER: [&str; 29] = [
+const ORDER: [&str; 30] = [
     "broker",
     "broker-parts",
     "mqtt",
@@ -24,6 +24,7 @@ const ORDER: [&str; 29] = [
     "idle",
     "density",
     "isolates",
+    "interpreter",
     "neighbours",
     "soak",
     "hostile",
@@ -67,6 +68,7 @@ target/release/placement --results        # needs root, redis-server, webdis, Po
 target/release/remote-call --results      # needs root; --quick for a first look
 target/release/fifty-nodes --results      # needs root; the same; --base OLD for the idle cost of another version
 target/release/cluster-simulation --results  # --nodes 200 --seeds 1 for a first look
+cargo run --release -p edgefaas-benches --features interpreter --config profile.release.package.pulley-interpreter.codegen-units=1 --bin interpreter -- --results
 cargo bench --workspace --bench isolates && cargo bench -p edgefaas-broker
 target/release/versus --base OLD --head NEW  # two binaries of the node on the hot path; prints only
 target/release/report --collect           # makes this page of benches/results/*.json

@@ -98,12 +98,14 @@ pub enum EngineError {
 /// # Errors
 /// The system has no room for so many isolates.
 pub fn build(pool: PoolConfig) -> Result<Engine, EngineError> {
-    Engine::new(&config(pool))
-        .map_err(|reason| EngineError::Pool { max_isolates: pool.max_isolates, reason })
+    let mut config = settings(pool);
+    without_avx(&mut config);
+    Engine::new(&config).map_err(|reason| EngineError::Pool { max_isolates: pool.max_isolates, reason })
 }
 
-/// The configuration that compiled code depends on as well; the same in the compiling process.
-fn config(pool: PoolConfig) -> Config {
+/// The settings of an engine, without those of one processor: compiled code depends on them, and the compiling process has
+/// the same.
+pub fn settings(pool: PoolConfig) -> Config {
     let reservation_bytes = pool.reservation_bytes;
     let isolates = pool.max_isolates.saturating_add(pool.max_warm());
     let mut pooling = PoolingAllocationConfig::new();
@@ -143,7 +145,6 @@ fn config(pool: PoolConfig) -> Config {
     if reservation_bytes < FULL_RESERVATION_BYTES {
         config.memory_guard_size(SMALL_GUARD_BYTES);
     }
-    without_avx(&mut config);
     config
 }
 

@@ -2,22 +2,17 @@
 //!
 //! Contestants take turns: every benchmark is there once a round, and the report takes the median of the rounds.
 
-mod js_control;
-mod rust_control;
-
 use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use edgefaas_benches::bare::{BareJs, BareRust};
 use edgefaas_benches::functions::{self, NoHost};
-use edgefaas_isolates::engine::{self, EpochClock, PoolConfig};
+use edgefaas_isolates::engine::{self, PoolConfig};
 use edgefaas_isolates::{Compiler, FunctionSource, Isolates, IsolatesConfig, Limits, Program, Reply};
 use tokio::runtime::Runtime;
-
-use crate::js_control::JsControl;
-use crate::rust_control::RustControl;
 
 #[cfg(not(target_env = "msvc"))]
 #[global_allocator]
@@ -36,17 +31,24 @@ fn fresh(criterion: &mut Criterion) {
         ("rust", prepare(&runtime, &isolates, &rust)),
     ];
     let FunctionSource::Component(wasm) = &rust else { unreachable!("it is a component") };
-    let rust_control = RustControl::new(wasm);
-    let js_control =
-        runtime.block_on(JsControl::new(functions::ECHO_JS)).expect("the function is evaluated");
+    let engine = || engine::build(PoolConfig::default()).expect("the pool can be set up");
+    let bare_rust = BareRust::new(engine(), wasm).expect("the component compiles");
+    let bare_js = runtime.block_on(BareJs::new(engine(), functions::ECHO_JS));
+    let bare_js = bare_js.expect("the function is evaluated");
 
     let mut group = criterion.benchmark_group("fresh");
     for round in 1..=ROUNDS {
         group.bench_function(BenchmarkId::new("rust, bare wasmtime", round), |bencher| {
-            bencher.to_async(&runtime).iter(|| rust_control.run(black_box(PAYLOAD)));
+            bencher.to_async(&runtime).iter(async || {
+                let reply = bare_rust.run(&black_box(PAYLOAD)).await.expect("no trap");
+                assert_eq!(reply, PAYLOAD);
+            });
         });
         group.bench_function(BenchmarkId::new("js, bare wasmtime", round), |bencher| {
-            bencher.to_async(&runtime).iter(|| js_control.run(black_box(PAYLOAD)));
+            bencher.to_async(&runtime).iter(async || {
+                let reply = bare_js.run(&black_box(PAYLOAD)).await.expect("no trap");
+                assert_eq!(reply, PAYLOAD);
+            });
         });
         for (language, program) in &programs {
             group.bench_function(BenchmarkId::new(*language, round), |bencher| {

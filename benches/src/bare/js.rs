@@ -1,8 +1,9 @@
-//! What the JavaScript engine's own steps take with wasmtime's own calls and nothing around them: a data-only module with
-//! the memory of the evaluated function, the engine's code on it, the message in, the call, the answer out.
+//! The JavaScript engine's own steps: a data-only module with the memory of the evaluated function, the engine's code on it,
+//! the message in, the call, the answer out.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use edgefaas_isolates::engine::EpochClock;
 use edgefaas_isolates::js::engine_code_wasm;
 use edgefaas_js_abi as abi;
 use wasm_encoder::{
@@ -11,10 +12,11 @@ use wasm_encoder::{
 };
 use wasmtime::{
     Engine, Extern, ExternType, Instance, InstancePre, Linker, Memory, Module, ModuleExport, Store,
-    StoreLimits, StoreLimitsBuilder, TypedFunc, UpdateDeadline,
+    StoreLimits, TypedFunc,
 };
 
-use super::{Bytes, EpochClock, PoolConfig, engine, functions};
+use super::new_store;
+use crate::functions;
 
 /// The engine with its memory, as it comes out of its recipe.
 static ENGINE_WASM: &[u8] = include_bytes!("../../../crates/isolates/js-engine/engine.wasm");
@@ -25,8 +27,8 @@ const WASM_PAGE_BYTES: usize = 64 << 10;
 /// Zeros that are left out of the data come in runs of at least this.
 const RUN_BYTES: usize = 1024;
 
-/// The JavaScript function, evaluated.
-pub struct JsControl {
+/// A JavaScript function, evaluated.
+pub struct BareJs {
     engine: Engine,
     clock: EpochClock,
     data: InstancePre<StoreLimits>,
@@ -39,10 +41,17 @@ pub struct JsControl {
     input: usize,
 }
 
-impl JsControl {
+/// An instance of a JavaScript function.
+pub struct BareJsInstance {
+    store: Store<StoreLimits>,
+    memory: Memory,
+    invoke: TypedFunc<(u32, u32), u64>,
+    input: usize,
+}
+
+impl BareJs {
     /// Evaluates the function's source in an engine and keeps its memory.
-    pub async fn new(source: &str) -> wasmtime::Result<Self> {
-        let engine = engine::build(PoolConfig::default())?;
+    pub async fn new(engine: Engine, source: &str) -> wasmtime::Result<Self> {
         let clock = EpochClock::start(engine.clone())?;
         let running = clock.running();
         let (image, input) = evaluate(&engine, source).await?;
@@ -69,14 +78,19 @@ impl JsControl {
         })
     }
 
-    /// One invocation in an instance of its own.
-    pub async fn run(&self, payload: Bytes) {
-        let reply = self.invoke(&payload).await.expect("no trap");
-        assert_eq!(reply, payload);
+    /// The code that all functions share.
+    pub fn code(&self) -> &Module {
+        &self.code
     }
 
-    async fn invoke(&self, payload: &[u8]) -> wasmtime::Result<Vec<u8>> {
+    /// One invocation in an instance of its own.
+    pub async fn run(&self, payload: &[u8]) -> wasmtime::Result<Vec<u8>> {
         let _running = self.clock.running();
+        self.start().await?.call(payload).await
+    }
+
+    /// A new instance.
+    pub async fn start(&self) -> wasmtime::Result<BareJsInstance> {
         let mut store = new_store(&self.engine);
         let data = self.data.instantiate_async(&mut store).await?;
         let found = self.imports.iter().map(|export| data.get_module_export(&mut store, export));
@@ -85,7 +99,17 @@ impl JsControl {
         let memory = data.get_module_export(&mut store, &self.memory).and_then(Extern::into_memory);
         let memory = memory.ok_or_else(|| wasmtime::format_err!("there is no memory"))?;
         let instance = Instance::new_async(&mut store, &self.code, &imports).await?;
+        let invoke = instance.get_module_export(&mut store, &self.invoke).and_then(Extern::into_func);
+        let invoke = invoke.ok_or_else(|| wasmtime::format_err!("there is no invoke"))?;
+        let invoke = invoke.typed(&store)?;
+        Ok(BareJsInstance { store, memory, invoke, input: self.input })
+    }
+}
 
+impl BareJsInstance {
+    /// Calls the function.
+    pub async fn call(&mut self, payload: &[u8]) -> wasmtime::Result<Vec<u8>> {
+        let Self { store, memory, invoke, input } = self;
         let meta = functions::meta();
         let message = abi::encode(&abi::Invocation {
             id: &meta.id,
@@ -95,13 +119,11 @@ impl JsControl {
             trigger: abi::Trigger::Call { caller: None },
             body: payload,
         })?;
-        memory.write(&mut store, self.input, &message)?;
-        let invoke = instance.get_module_export(&mut store, &self.invoke).and_then(Extern::into_func);
-        let invoke = invoke.ok_or_else(|| wasmtime::format_err!("there is no invoke"))?;
-        let invoke: TypedFunc<(u32, u32), u64> = invoke.typed(&store)?;
-        let packed = invoke.call_async(&mut store, (self.input as u32, message.len() as u32)).await?;
-        match abi::decode(answer(memory, &store, packed))? {
+        memory.write(&mut *store, *input, &message)?;
+        let packed = invoke.call_async(&mut *store, (*input as u32, message.len() as u32)).await?;
+        match abi::decode(answer(*memory, store, packed))? {
             abi::Outcome::Done(abi::Reply::Bytes(bytes)) => Ok(bytes.to_vec()),
+            abi::Outcome::Done(abi::Reply::Text(text)) => Ok(text.as_bytes().to_vec()),
             other => wasmtime::bail!("the function answered {other:?}"),
         }
     }
@@ -146,18 +168,6 @@ async fn evaluate(engine: &Engine, source: &str) -> wasmtime::Result<(Vec<u8>, u
 fn answer(memory: Memory, store: &Store<StoreLimits>, packed: u64) -> &[u8] {
     let (at, length) = ((packed >> 32) as usize, packed as u32 as usize);
     &memory.data(store)[at..at + length]
-}
-
-fn new_store(engine: &Engine) -> Store<StoreLimits> {
-    let mut store = Store::new(engine, StoreLimitsBuilder::new().memory_size(64 << 20).build());
-    store.limiter(|limits| limits);
-    store.set_epoch_deadline(1);
-    let deadline = Instant::now() + Duration::from_secs(30);
-    store.epoch_deadline_callback(move |_| {
-        assert!(Instant::now() < deadline, "the run takes too long");
-        Ok(UpdateDeadline::Yield(1))
-    });
-    store
 }
 
 /// Those that the engine calls without being asked; the others trap.
