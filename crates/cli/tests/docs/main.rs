@@ -52,7 +52,7 @@ fn run(script: &Path, work: &Path, environment: &[(&str, PathBuf)]) -> Output {
     let enter = "[ \"$(id -u)\" = 0 ] || as_root=\"--user --map-root-user\"
         exec unshare ${as_root:-} --net --mount --pid --fork --kill-child sh -c '
             mount -t proc proc /proc && mount --bind \"$1\" /etc/passwd && ip link set lo up &&
-            exec unshare --user --map-user=1000 --map-group=1000 timeout 300 bash \"$0\"' \"$0\" \"$1\"";
+            exec unshare --user --map-user=1000 --map-group=1000 timeout 600 bash \"$0\"' \"$0\" \"$1\"";
     let mut command = Command::new("sh");
     command.args(["-c", enter]).args([script, &users]).current_dir(work).stdin(Stdio::null());
     let inherited =
