@@ -3,13 +3,18 @@
 
 const tests = [];
 const DEFAULT_TIMEOUT_MS = 10_000;
+const MAX_TIMEOUT_MS = 300_000;
 
 function register(mode, name, options, body) {
   if (typeof options === "function") [options, body] = [{}, options];
   if (typeof name !== "string" || !name) throw new TypeError("a test needs a name: test(\"adds up\", async (t) => { … })");
   if (typeof body !== "function" && mode !== "skip") throw new TypeError(`the test ${JSON.stringify(name)} has no function`);
   if (tests.some((test) => test.name === name)) throw new TypeError(`two tests have the name ${JSON.stringify(name)}`);
-  tests.push({ name, mode, body, timeout: options?.timeout ?? DEFAULT_TIMEOUT_MS });
+  const timeout = options?.timeout ?? DEFAULT_TIMEOUT_MS;
+  if (!(timeout > 0 && timeout <= MAX_TIMEOUT_MS)) {
+    throw new TypeError(`the timeout of the test ${JSON.stringify(name)} is ${shown(timeout)}, and has to be 1 to ${MAX_TIMEOUT_MS} ms`);
+  }
+  tests.push({ name, mode, body, timeout });
 }
 
 /** Registers a test. */
@@ -248,7 +253,7 @@ function valueOf({ failure, reply }) {
 /** The function that `edgefaas test` calls: `{}` lists the tests, `{ run: NUMBER }` runs one. */
 export default async function run(event, context) {
   const { run: number } = event.json();
-  if (number === undefined) return tests.map(({ name, mode }) => ({ name, mode }));
+  if (number === undefined) return tests.map(({ name, mode, timeout }) => ({ name, mode, timeout_ms: timeout }));
   const { body, timeout } = tests[number];
   const ended = new AbortController();
   const t = new T(context.config, ended.signal);

@@ -188,6 +188,45 @@ fn wrong_files_are_named() {
 }
 
 #[test]
+fn a_test_that_computes_without_a_pause_ends_by_its_timeout() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("app");
+    app(
+        &folder,
+        &[(
+            "loop.test.js",
+            "import { test } from '@edgefaas/sdk/test';\n\
+             test('loops', { timeout: 200 }, () => { for (;;); });\n\
+             test('comes after it', async (t) => { await t.idle(); });\n",
+        )],
+    );
+    let (code, out, _) = run(&folder, &[]);
+    assert_eq!(code, Some(5), "{out}");
+    assert!(out.contains("did not end within 200 ms: it computes without a pause"), "{out}");
+    assert!(out.contains("1 passed, 1 failed, 0 skipped"), "{out}");
+}
+
+#[test]
+fn files_without_tests_and_wrong_timeouts_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("app");
+    app(&folder, &[("none.test.js", "export const x = 1;")]);
+    let (code, out, error) = run(&folder, &[]);
+    assert_eq!(code, Some(6), "{out} {error}");
+    assert!(error.contains("none.test.js has no tests"), "{error}");
+
+    for timeout in ["400000", "-5", "'1s'"] {
+        let text = format!(
+            "import {{ test }} from '@edgefaas/sdk/test';\ntest('a', {{ timeout: {timeout} }}, () => {{}});\n"
+        );
+        std::fs::write(folder.join("none.test.js"), text).unwrap();
+        let (code, out, error) = run(&folder, &[]);
+        assert_ne!(code, Some(0), "{out}");
+        assert!(error.contains("has to be 1 to 300000 ms"), "{error}");
+    }
+}
+
+#[test]
 fn the_greenhouse_passes_its_tests() {
     if !has_wasm_target() {
         return skipped("the target wasm32-wasip2 (rustup target add wasm32-wasip2)");

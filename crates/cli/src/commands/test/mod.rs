@@ -36,12 +36,15 @@ const SKIPPED: [&str; 3] = ["target", "node_modules", "vendor"];
 const MAX_FILES: usize = 1000;
 /// Log lines that a failed test shows.
 const LOG_LINES: usize = 20;
+/// Time that a test which computes without a pause gets beyond its timeout: the others end themselves.
+const LOOP_GRACE: Duration = Duration::from_secs(2);
 
 /// A test as its file names it.
 #[derive(Deserialize)]
 struct Named {
     name: String,
     mode: Mode,
+    timeout_ms: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -209,6 +212,13 @@ async fn run_file(
     node.control.clone().deploy(deploy).await.map_err(|status| connection::failure(&status))?;
 
     let named: Vec<Named> = serde_json::from_value(ask(&node, &runner, &json!({})).await?)?;
+    if named.is_empty() {
+        let message = format!(
+            "{} has no tests: they are registered by `test` of \"@edgefaas/sdk/test\"",
+            shown(app, path)
+        );
+        return Err(Failure::new(Exit::NotFound, message));
+    }
     let is_picky = named.iter().any(|test| test.mode == Mode::Only);
     let mut tests = Vec::new();
     for (number, test) in named.into_iter().enumerate() {
@@ -221,9 +231,17 @@ async fn run_file(
         }
         door.begin().await?;
         let (began, since) = (Instant::now(), node.clock.now_unix_ms());
-        let outcome = match ask(&node, &runner, &json!({ "run": number })).await {
-            Ok(ran) => outcome(serde_json::from_value(ran)?),
-            Err(error) => Outcome::Failed { message: format!("{error:#}") },
+        let limit = Duration::from_secs_f64(test.timeout_ms / 1000.0) + LOOP_GRACE;
+        let request = json!({ "run": number });
+        let outcome = match tokio::time::timeout(limit, ask(&node, &runner, &request)).await {
+            Ok(Ok(ran)) => outcome(serde_json::from_value(ran)?),
+            Ok(Err(error)) => Outcome::Failed { message: format!("{error:#}") },
+            Err(_) => Outcome::Failed {
+                message: format!(
+                    "the test did not end within {} ms: it computes without a pause",
+                    test.timeout_ms
+                ),
+            },
         };
         let duration = began.elapsed();
         let outcome = match outcome {
