@@ -18,6 +18,18 @@ pub enum OwnerError {
         /// The system's error.
         reason: io::Error,
     },
+    /// Somebody else leads root to a folder.
+    #[error(
+        "the data directory {} is a link of the user {by} to a folder of the user {owner}; name the folder itself", path.display()
+    )]
+    ForeignLink {
+        /// The data directory.
+        path: PathBuf,
+        /// User id of the link's owner.
+        by: u32,
+        /// User id of the folder's owner.
+        owner: u32,
+    },
     /// The system does not permit it, as in a container without CAP_SETUID and CAP_SETGID.
     #[error(
         "the data directory {} belongs to the user {user} and the group {group}, and this process cannot act as them: {reason}; \
@@ -38,16 +50,29 @@ pub enum OwnerError {
 /// User and group of the data directory, if this process is root and they are others. `None` without the directory.
 ///
 /// # Errors
-/// See [`OwnerError::Read`].
+/// See [`OwnerError::Read`] and [`OwnerError::ForeignLink`].
 pub fn other_owner(data_dir: &Path) -> Result<Option<(u32, u32)>, OwnerError> {
     if !geteuid().is_root() {
         return Ok(None);
     }
-    match std::fs::metadata(data_dir) {
+    let read = |reason| OwnerError::Read { path: data_dir.to_owned(), reason };
+    let folder = std::fs::metadata(data_dir);
+    if let (Ok(link), Ok(folder)) = (std::fs::symlink_metadata(data_dir), &folder)
+        && link.is_symlink()
+        && link.uid() != 0
+        && link.uid() != folder.uid()
+    {
+        return Err(OwnerError::ForeignLink {
+            path: data_dir.to_owned(),
+            by: link.uid(),
+            owner: folder.uid(),
+        });
+    }
+    match folder {
         Ok(folder) if folder.uid() == 0 && folder.gid() == 0 => Ok(None),
         Ok(folder) => Ok(Some((folder.uid(), folder.gid()))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(reason) => Err(OwnerError::Read { path: data_dir.to_owned(), reason }),
+        Err(reason) => Err(read(reason)),
     }
 }
 

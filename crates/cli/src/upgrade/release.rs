@@ -5,14 +5,17 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use edgefaas_client::progress::Step;
 use edgefaas_functions::outgoing::{self, Caller, FetchError, HttpClient, ResponseLimit};
 use edgefaas_isolates::{OutgoingRequest, Redirect};
 use edgefaas_manifest::HttpPattern;
+use edgefaas_platform::regular_file;
 use flate2::write::GzDecoder;
 use minisign_verify::{PublicKey, Signature};
 use ring::digest;
+use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use url::Url;
 
@@ -24,6 +27,8 @@ const MAX_SUMS_BYTES: usize = 1 << 20;
 const MAX_PROGRAM_BYTES: u64 = 512 << 20;
 /// Bytes that are read from a file at once.
 const CHUNK_BYTES: usize = 64 << 10;
+/// Time for which a server may send nothing.
+const MAX_SILENCE: Duration = Duration::from_secs(60);
 /// The first bytes of a gzip file (RFC 1952).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
@@ -66,6 +71,9 @@ pub enum ReleaseError {
     /// The answer of a server ended early.
     #[error("the download of {url} broke: {reason}")]
     Broken { url: String, reason: edgefaas_isolates::FetchError },
+    /// A server is silent.
+    #[error("the download of {url} broke: the server sent nothing for {} s", limit.as_secs())]
+    Stalled { url: String, limit: Duration },
     /// A server refused the request.
     #[error("{url} is not available: the server answered {status}")]
     Status { url: String, status: u16 },
@@ -293,7 +301,7 @@ impl Source {
         match self {
             Self::File(path) => {
                 let read = |reason| ReleaseError::Read { path: path.clone(), reason };
-                let file = File::open(path).map_err(read)?;
+                let file = regular_file::open(path).map_err(read)?;
                 file.take(MAX_SUMS_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(read)?;
             }
             Self::Url(url) => {
@@ -333,11 +341,13 @@ async fn fetch(
         redirect: Redirect::Follow,
     };
     let request = outgoing::check(request, &caller, None).map_err(ReleaseError::Fetch)?;
-    let mut answer = client.open(&caller, request).await.map_err(ReleaseError::Fetch)?;
+    let stalled = |_| ReleaseError::Stalled { url: url.to_string(), limit: MAX_SILENCE };
+    let answer = timeout(MAX_SILENCE, client.open(&caller, request)).await.map_err(stalled)?;
+    let mut answer = answer.map_err(ReleaseError::Fetch)?;
     if answer.status != 200 {
         return Err(ReleaseError::Status { url: url.to_string(), status: answer.status });
     }
-    while let Some(chunk) = answer.body.next().await {
+    while let Some(chunk) = timeout(MAX_SILENCE, answer.body.next()).await.map_err(stalled)? {
         take(&chunk.map_err(|reason| ReleaseError::Broken { url: url.to_string(), reason })?)?;
     }
     Ok(())

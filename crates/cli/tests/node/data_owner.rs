@@ -83,3 +83,21 @@ fn files_of_commands_without_a_node_belong_to_the_owner_of_the_folder() {
     let users = std::fs::metadata(own.join("users.toml")).unwrap();
     assert_eq!((users.uid(), users.gid()), (0, OWNER.1));
 }
+
+#[test]
+fn root_does_not_follow_a_link_of_another_user_to_a_folder_of_root() {
+    if !is_root() {
+        return skipped("root");
+    }
+    let home = tempfile::tempdir().unwrap();
+    let (folder, link) = (home.path().join("folder"), home.path().join("link"));
+    std::fs::create_dir(&folder).unwrap();
+    std::os::unix::fs::symlink(&folder, &link).unwrap();
+    lchown(&link, Some(OWNER.0), Some(OWNER.1)).unwrap();
+    let output = run(&link, &["users", "add", "bob"], "a long password");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("is a link of the user 54321"), "{error}");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0);
+    lchown(&link, Some(0), Some(0)).unwrap();
+    assert!(run(&link, &["users", "add", "bob"], "a long password").status.success());
+}
