@@ -327,10 +327,11 @@ async fn installed_and_ready(package: &Path, node: &Node<'_>) -> Result<(), Inst
         dpkg::install(package).await?;
     }
     // The script of the package restarts the unit, unless the system's policy forbids it.
-    Ok(match node.service.run_id().await == run {
+    match node.service.run_id().await == run {
         true => node.restart().await?,
         false => node.ready().await?,
-    })
+    }
+    Ok(())
 }
 
 /// A file that is removed when it is dropped, unless it was renamed.
