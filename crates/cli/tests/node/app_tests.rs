@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Output;
 
-use crate::support::{edgefaas, has_wasm_target, repository, skipped};
+use crate::support::{edgefaas, has, has_wasm_target, repository, skipped};
 
 const MANIFEST: &str = r#"
 app = "rooms"
@@ -224,6 +224,31 @@ fn files_without_tests_and_wrong_timeouts_are_errors() {
         assert_ne!(code, Some(0), "{out}");
         assert!(error.contains("has to be 1 to 300000 ms"), "{error}");
     }
+}
+
+#[test]
+fn files_of_ignored_names_that_cannot_be_read_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("app");
+    app(
+        &folder,
+        &[("sub/a.test.js", "import { test } from '@edgefaas/sdk/test';\ntest('a', () => {});\n")],
+    );
+    for (below, what) in [("", "a named pipe"), ("sub", "a named pipe"), ("sub", "too large")] {
+        let path = folder.join(below).join(".gitignore");
+        match what {
+            "too large" => std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap(),
+            _ => assert!(has("mkfifo", &[path.to_str().unwrap()])),
+        }
+        let (code, out, error) = run(&folder, &[]);
+        assert_eq!(code, Some(1), "{out} {error}");
+        let shown = Path::new(".").join(below).join(".gitignore").display().to_string();
+        assert!(error.contains(&shown) && error.contains(what), "{error}");
+        std::fs::remove_file(path).unwrap();
+    }
+    std::fs::write(folder.join(".gitignore"), "sub\n").unwrap();
+    let (code, _, error) = run(&folder, &[]);
+    assert!(code == Some(6) && error.contains("has no tests"), "{error}");
 }
 
 #[test]

@@ -107,34 +107,46 @@ pub fn read(root: &Path) -> Result<BTreeMap<String, String>, EnvFileError> {
         return Err(EnvFileError::TooLarge { path });
     }
     let text = text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&text);
-    entries(text).map_err(|(line, problem)| EnvFileError::Entry { path, line, problem })
+    entries(text).map_err(|BadEntry { line, problem }| EnvFileError::Entry { path, line, problem })
 }
 
-/// The entries of a file; an error with its line.
-fn entries(text: &[u8]) -> Result<BTreeMap<String, String>, (usize, EntryProblem)> {
+/// The first entry that gives no secret.
+#[derive(Debug)]
+struct BadEntry {
+    /// The first line of the entry, from 1.
+    line: usize,
+    problem: EntryProblem,
+}
+
+/// The entries of a file.
+fn entries(text: &[u8]) -> Result<BTreeMap<String, String>, BadEntry> {
     let lines = Cell::new(0);
     let mut secrets = BTreeMap::new();
     for entry in dotenvy::from_read_iter(Lines { rest: text, lines: &lines }) {
         let (name, value) = entry.map_err(|error| problem(error, lines.get(), text))?;
         if !is_secret_name(&name) {
-            return Err((lines.get() - value.matches('\n').count(), EntryProblem::Name { name }));
+            let line = lines.get() - value.matches('\n').count();
+            return Err(BadEntry { line, problem: EntryProblem::Name { name } });
         }
         secrets.insert(name, value);
     }
     Ok(secrets)
 }
 
-/// The first line of the entry that ends in line `last`, and its problem. The library's error has the entry, and so the secret.
-fn problem(error: dotenvy::Error, last: usize, text: &[u8]) -> (usize, EntryProblem) {
+/// The entry that ends in line `last`. The library's error has the text of the entry, and so the secret.
+fn problem(error: dotenvy::Error, last: usize, text: &[u8]) -> BadEntry {
     match error {
         dotenvy::Error::LineParse(entry, at) => {
             let first = last + 1 - entry.lines().count().clamp(1, last.max(1));
             // The library reads on to the end of the file.
             let is_open =
                 at == entry.len() && entry.contains(['"', '\'']) && text.ends_with(entry.as_bytes());
-            (first, if is_open { EntryProblem::OpenQuote } else { EntryProblem::Form })
+            BadEntry {
+                line: first,
+                problem: if is_open { EntryProblem::OpenQuote } else { EntryProblem::Form },
+            }
         }
-        _ => (last, EntryProblem::NotText),
+        _ => BadEntry { line: last, problem: EntryProblem::NotText },
     }
 }
 
@@ -219,12 +231,15 @@ mod tests {
             (&format!("A={long}\nB geheim\n"), 2, "is not NAME=VALUE"),
             (&format!("A='b\nb'\n{}='geheim\ngeheim'\n", "n".repeat(300)), 3, "which no secret can have"),
         ] {
-            let (found, problem) = entries(text.as_bytes()).unwrap_err();
+            let BadEntry { line: found, problem } = entries(text.as_bytes()).unwrap_err();
             let said = problem.to_string();
             assert!(found == line && said.contains(words), "{text:?}: {found} {said}");
             assert!(!said.contains("geheim"), "{said}");
         }
-        assert!(matches!(entries(b"A=b\nC=\xff\n"), Err((2, EntryProblem::NotText))));
+        assert!(matches!(
+            entries(b"A=b\nC=\xff\n"),
+            Err(BadEntry { line: 2, problem: EntryProblem::NotText })
+        ));
 
         let folder = tempfile::tempdir().unwrap();
         write(folder.path(), "\u{feff}A=b\r\nC d\n", 0o600);

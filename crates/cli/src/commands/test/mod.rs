@@ -7,6 +7,7 @@ mod report;
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -17,6 +18,7 @@ use edgefaas_client::args::{Format, Global};
 use edgefaas_client::connection;
 use edgefaas_client::exit::{Exit, Failure};
 use edgefaas_client::output;
+use edgefaas_platform::regular_file;
 use ignore::WalkBuilder;
 use serde::Deserialize;
 use serde_json::json;
@@ -32,6 +34,10 @@ use crate::{log, node as nodes};
 const ENDINGS: [&str; 3] = [".test.js", ".test.mjs", ".test.ts"];
 /// Folders without tests of the app.
 const SKIPPED: [&str; 3] = ["target", "node_modules", "vendor"];
+/// Files that name what the search leaves out.
+const IGNORE_FILES: [&str; 3] = [".gitignore", ".ignore", ".git/info/exclude"];
+/// Maximum size of each, in bytes.
+const MAX_IGNORE_BYTES: u64 = 1 << 20;
 /// Maximum of files with tests.
 const MAX_FILES: usize = 1000;
 /// Log lines that a failed test shows.
@@ -129,18 +135,50 @@ fn as_json(files: &[report::File]) -> serde_json::Value {
     json!({ "passed": passed, "failed": failed, "skipped": skipped, "tests": tests.collect::<Vec<_>>() })
 }
 
+/// Refuses a folder whose files of ignored names would block the walk, or fill the memory.
+fn check_ignore_files(folder: &Path) -> anyhow::Result<()> {
+    for name in IGNORE_FILES {
+        let path = folder.join(name);
+        let Ok(metadata) = std::fs::metadata(&path) else { continue };
+        let checked = match metadata.is_dir() {
+            true => Ok(()),
+            false if metadata.len() > MAX_IGNORE_BYTES => Err(std::io::ErrorKind::FileTooLarge.into()),
+            false => regular_file::check(&metadata),
+        };
+        checked.map_err(|reason| {
+            Failure::new(Exit::Failed, format!("{} cannot be read: {reason}", path.display()))
+        })?;
+    }
+    Ok(())
+}
+
 /// The files with tests, by name.
 fn test_files(app: &App) -> anyhow::Result<Vec<PathBuf>> {
     if app.is_file {
         let message = "name the folder of an app; the tests of a single file are not found beside it";
         return Err(Failure::new(Exit::Usage, message));
     }
+    check_ignore_files(&app.root)?;
+    let unreadable = Arc::new(Mutex::new(None));
+    let refused = unreadable.clone();
     let mut files = Vec::new();
     let walk = WalkBuilder::new(&app.root)
         .git_global(false)
         .require_git(false)
         .sort_by_file_name(std::cmp::Ord::cmp)
-        .filter_entry(|entry| !SKIPPED.iter().any(|name| entry.file_name() == *name))
+        .filter_entry(move |entry| {
+            if SKIPPED.iter().any(|name| entry.file_name() == *name) {
+                return false;
+            }
+            // Before the walk reads them.
+            match check_ignore_files(entry.path()) {
+                Ok(()) => true,
+                Err(error) => {
+                    refused.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                    false
+                }
+            }
+        })
         .build();
     for entry in walk {
         let entry = entry.map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
@@ -149,6 +187,9 @@ fn test_files(app: &App) -> anyhow::Result<Vec<PathBuf>> {
         if is_file && ENDINGS.iter().any(|ending| name.ends_with(ending)) {
             files.push(entry.into_path());
         }
+    }
+    if let Some(error) = unreadable.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        return Err(error);
     }
     match files.len() {
         0 => {
