@@ -57,17 +57,21 @@ pub(super) fn parse(specifier: &str) -> Result<UrlSpecifier, Malformed> {
         }
         rest = &rest[at + 3..];
     }
-    if !is_path && first == 0 && !suffix.is_empty() && !has_subpath(path) {
+    let is_package = !is_path && first == 0;
+    if is_package
+        && (package_name(path).contains('%') || (!suffix.is_empty() && package_name(path) == path))
+    {
         return Err(Malformed::PackageName);
     }
     let path = percent_decode_str(path).decode_utf8().map_err(|_| Malformed::NotUtf8)?;
     Ok(UrlSpecifier { path: path.into_owned(), suffix: suffix.to_owned() })
 }
 
-/// True if a path follows the name of a package.
-fn has_subpath(specifier: &str) -> bool {
-    let slashes = if specifier.starts_with('@') { 2 } else { 1 };
-    specifier.matches('/').count() >= slashes
+/// The specifier up to the path behind the name of the package.
+fn package_name(specifier: &str) -> &str {
+    let slashes = if specifier.starts_with('@') { 1 } else { 0 };
+    let end = specifier.match_indices('/').nth(slashes).map_or(specifier.len(), |(at, _)| at);
+    &specifier[..end]
 }
 
 /// The path of a file in a graph, in which a suffix can be told from a name.
@@ -110,6 +114,9 @@ mod tests {
             ("./%€.js", Malformed::Escape),
             ("./a%ff.js", Malformed::NotUtf8),
             ("p?1", Malformed::PackageName),
+            ("%70", Malformed::PackageName),
+            ("%2e/mod.js", Malformed::PackageName),
+            ("@p/%71/a.js", Malformed::PackageName),
             ("@p/q#1", Malformed::PackageName),
         ] {
             assert_eq!(parse(specifier), Err(error), "{specifier}");
