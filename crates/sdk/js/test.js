@@ -34,6 +34,7 @@ export class AssertionError extends Error {
 
 const shown = (value) => {
   if (typeof value === "string") return JSON.stringify(value);
+  if (typeof value === "number") return String(value);
   if (value instanceof Error) return String(value);
   if (value instanceof RegExp || typeof value === "bigint" || typeof value === "function") return String(value);
   if (value instanceof Map || value instanceof Set) return `${value.constructor.name} ${shown([...value])}`;
@@ -193,6 +194,9 @@ class T {
   async advance(duration, { within = 5000 } = {}) {
     if (typeof duration !== "string" && !Number.isFinite(duration)) {
       throw new TypeError(`t.advance takes a duration such as "10m", or milliseconds, and not ${shown(duration)}`);
+    }
+    if (!Number.isInteger(within) || within < 0) {
+      throw new TypeError(`within of t.advance is a whole number of milliseconds, and not ${shown(within)}`);
     }
     const { now_unix_ms: now } = await this.#door("advance", { by: duration, within_ms: within });
     setDate(now);

@@ -197,7 +197,7 @@ fn a_test_that_computes_without_a_pause_ends_by_its_timeout() {
             "loop.test.js",
             "import { test } from '@edgefaas/sdk/test';\n\
              test('loops', { timeout: 200 }, () => { for (;;); });\n\
-             test('comes after it', async (t) => { await t.idle(); });\n",
+             test('comes after it', async (t) => { await t.advance('1m'); await t.idle(); });\n",
         )],
     );
     let (code, out, _) = run(&folder, &[]);
@@ -213,7 +213,14 @@ fn files_without_tests_and_wrong_timeouts_are_errors() {
     app(&folder, &[("none.test.js", "export const x = 1;")]);
     let (code, out, error) = run(&folder, &[]);
     assert_eq!(code, Some(6), "{out} {error}");
+    assert!(error.contains("none.test.js has no tests") && error.contains("none of the files"), "{error}");
+    // It does not hold up the others.
+    let other = folder.join("other.test.js");
+    std::fs::write(&other, "import { test } from '@edgefaas/sdk/test';\ntest('a', () => {});\n").unwrap();
+    let (code, out, error) = run(&folder, &[]);
+    assert!(code == Some(0) && out.contains("1 passed"), "{out} {error}");
     assert!(error.contains("none.test.js has no tests"), "{error}");
+    std::fs::remove_file(other).unwrap();
 
     for timeout in ["400000", "-5", "'1s'"] {
         let text = format!(

@@ -42,6 +42,8 @@ const MAX_IGNORE_BYTES: u64 = 1 << 20;
 const MAX_FILES: usize = 1000;
 /// Log lines that a failed test shows.
 const LOG_LINES: usize = 20;
+/// Timeout of a test that names none, in milliseconds; as in the SDK.
+const DEFAULT_TIMEOUT_MS: f64 = 10_000.0;
 /// Time that a test which computes without a pause gets beyond its timeout: the others end themselves.
 const LOOP_GRACE: Duration = Duration::from_secs(2);
 
@@ -111,6 +113,9 @@ async fn run_files(args: &Test, global: &Global, app: &App, files: &[PathBuf]) -
         Counts { failed: 0, passed: 0, .. } if args.filter.is_some() && counts.skipped == 0 => Err(
             Failure::new(Exit::NotFound, "no test has such a name; leave --filter out to run all tests"),
         ),
+        Counts { failed: 0, passed: 0, skipped: 0 } => {
+            Err(Failure::new(Exit::NotFound, "none of the files has a test"))
+        }
         Counts { failed: 0, .. } => Ok(()),
         _ => {
             let message = format!("{} of {} tests failed", counts.failed, counts.all());
@@ -245,20 +250,24 @@ async fn run_file(
         function: runner.clone(),
         source: Some(proto::artifact::Source::Modules(modules)),
     };
-    let deploy = proto::DeployRequest {
-        manifest: manifest(app, &node, &door, &runner),
-        artifacts: vec![artifact],
-        ..Default::default()
+    // The node ends a test that computes without a pause: its limit is that of the next test.
+    let deploy_with = async |limit: Duration| {
+        let deploy = proto::DeployRequest {
+            manifest: manifest(app, &node, &door, &runner, limit),
+            artifacts: vec![artifact.clone()],
+            ..Default::default()
+        };
+        node.control.clone().deploy(deploy).await.map_err(|status| connection::failure(&status))
     };
-    node.control.clone().deploy(deploy).await.map_err(|status| connection::failure(&status))?;
+    let mut limit = limit_of(DEFAULT_TIMEOUT_MS);
+    deploy_with(limit).await?;
 
     let named: Vec<Named> = serde_json::from_value(ask(&node, &runner, &json!({})).await?)?;
     if named.is_empty() {
-        let message = format!(
-            "{} has no tests: they are registered by `test` of \"@edgefaas/sdk/test\"",
+        eprintln!(
+            "warning: {} has no tests: they are registered by `test` of \"@edgefaas/sdk/test\"",
             shown(app, path)
         );
-        return Err(Failure::new(Exit::NotFound, message));
     }
     let is_picky = named.iter().any(|test| test.mode == Mode::Only);
     let mut tests = Vec::new();
@@ -270,19 +279,22 @@ async fn run_file(
             tests.push(Tested { name: test.name, outcome: Outcome::Skipped, duration: Duration::ZERO });
             continue;
         }
+        if limit != limit_of(test.timeout_ms) {
+            limit = limit_of(test.timeout_ms);
+            deploy_with(limit).await?;
+        }
         door.begin().await?;
         let (began, since) = (Instant::now(), node.clock.now_unix_ms());
-        let limit = Duration::from_secs_f64(test.timeout_ms / 1000.0) + LOOP_GRACE;
         let request = json!({ "run": number });
-        let outcome = match tokio::time::timeout(limit, ask(&node, &runner, &request)).await {
-            Ok(Ok(ran)) => outcome(serde_json::from_value(ran)?),
-            Ok(Err(error)) => Outcome::Failed { message: format!("{error:#}") },
-            Err(_) => Outcome::Failed {
+        let outcome = match ask(&node, &runner, &request).await {
+            Ok(ran) => outcome(serde_json::from_value(ran)?),
+            Err(_) if began.elapsed() >= limit => Outcome::Failed {
                 message: format!(
                     "the test did not end within {} ms: it computes without a pause",
                     test.timeout_ms
                 ),
             },
+            Err(error) => Outcome::Failed { message: format!("{error:#}") },
         };
         let duration = began.elapsed();
         let outcome = match outcome {
@@ -299,6 +311,11 @@ async fn run_file(
     drop(door);
     node.stop().await?;
     Ok(tests)
+}
+
+/// The limit of the invocation that runs a test.
+fn limit_of(timeout_ms: f64) -> Duration {
+    Duration::from_millis(timeout_ms.ceil() as u64) + LOOP_GRACE
 }
 
 fn outcome(ran: Ran) -> Outcome {
@@ -353,7 +370,7 @@ fn free_name(app: &App) -> String {
 }
 
 /// The manifest of the function with the tests: its only permissions are the door and the gateway.
-fn manifest(app: &App, node: &TestNode, door: &Door, runner: &str) -> String {
+fn manifest(app: &App, node: &TestNode, door: &Door, runner: &str, limit: Duration) -> String {
     let (door, gateway) = (door.address.to_string(), node.addresses.http.to_string());
     let config = json!({
         "door": format!("http://{door}"),
@@ -365,8 +382,9 @@ fn manifest(app: &App, node: &TestNode, door: &Door, runner: &str) -> String {
     let config = config.as_object().into_iter().flatten().map(|(key, value)| format!("{key} = {value}"));
     format!(
         "app = \"{runner}\"\n[functions.{runner}]\nmain = \"tests.js\"\n\
-         limits = {{ timeout = \"6m\", memory = \"128MiB\", calls = 100000 }}\n\
+         limits = {{ timeout = \"{}ms\", memory = \"128MiB\", calls = 100000 }}\n\
          permissions = {{ http = [\"{door}\", \"{gateway}\"] }}\nconfig = {{ {} }}\n",
+        limit.as_millis(),
         config.collect::<Vec<_>>().join(", ")
     )
 }
