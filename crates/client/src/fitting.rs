@@ -96,13 +96,16 @@ fn named(name: &str, text: &str, width: usize) -> String {
     textwrap::fill(&text, options.word_splitter(textwrap::WordSplitter::NoHyphenation)) + "\n"
 }
 
-/// A table of at most `width` columns, if its whole columns fit. Columns without a text are left out.
+/// A table of at most `width` columns, if its whole columns fit. Columns without a text are left out, but if there is room for all:
+/// who reads a pipe counts them.
 pub fn table(columns: &[Column], rows: Vec<Vec<String>>, width: usize) -> String {
     let mut rows: Vec<Vec<String>> =
         rows.into_iter().map(|row| row.iter().map(|cell| output::line(cell)).collect()).collect();
     let mut columns = columns.to_vec();
     for at in (0..columns.len()).rev() {
-        let is_empty = !rows.is_empty() && rows.iter().all(|row| row.get(at).is_none_or(String::is_empty));
+        let is_empty = width < usize::MAX
+            && !rows.is_empty()
+            && rows.iter().all(|row| row.get(at).is_none_or(String::is_empty));
         if is_empty && columns.get(at).is_some_and(|column| column.fit != Fit::Whole) {
             remove(&mut columns, &mut rows, at);
         }
