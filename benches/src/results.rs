@@ -269,6 +269,43 @@ impl Report {
     }
 }
 
+/// A target that is reached much worse than in the kept report.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Regression {
+    /// The target's text.
+    pub text: String,
+    /// The value that was kept.
+    pub kept: f64,
+    /// The value of now.
+    pub now: f64,
+}
+
+impl Report {
+    /// The targets that are worse than the kept report's by more than `factor`. A target that the kept report does not have is none.
+    pub fn regressions(&self, kept: &Report, factor: f64) -> Vec<Regression> {
+        let mut found = Vec::new();
+        for target in &self.targets {
+            let Some(before) = kept.targets.iter().find(|before| before.text == target.text) else {
+                continue;
+            };
+            let worse = if target.at_most {
+                target.reached / before.reached
+            } else {
+                before.reached / target.reached
+            };
+            // A value that is no number is worse too.
+            if worse.is_nan() || worse > factor {
+                found.push(Regression {
+                    text: target.text.clone(),
+                    kept: before.reached,
+                    now: target.reached,
+                });
+            }
+        }
+        found
+    }
+}
+
 impl Machine {
     /// This one.
     pub fn here() -> Self {
@@ -314,6 +351,24 @@ mod tests {
     fn numbers_have_the_digits_that_count() {
         let texts = [0.126, 12.34, 1234.5, 1_234_567.0, -1234.0].map(number);
         assert_eq!(texts, ["0.13", "12.3", "1,234", "1,234,567", "-1,234"]);
+    }
+
+    #[test]
+    fn a_regression_is_a_target_that_is_worse_by_more_than_the_factor() {
+        let report = |rate: f64, time: f64| {
+            let mut report = Report::new("r", "", "", "");
+            report.targets =
+                vec![Target::at_least("a", "rate", rate, 2.0), Target::at_most("a", "time", time, 2.0)];
+            report
+        };
+        let kept = report(3.0, 1.0);
+        assert_eq!(report(1.6, 1.9).regressions(&kept, 2.0), []);
+        assert_eq!(report(30.0, 0.1).regressions(&kept, 2.0), []);
+        let found = report(1.4, f64::NAN).regressions(&kept, 2.0);
+        assert_eq!(found.iter().map(|found| found.text.as_str()).collect::<Vec<_>>(), ["rate", "time"]);
+        let mut other = kept.clone();
+        other.targets.clear();
+        assert_eq!(report(0.1, 10.0).regressions(&other, 2.0), []);
     }
 
     #[test]

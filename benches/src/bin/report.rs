@@ -15,7 +15,7 @@ use edgefaas_benches::{repository, results_folder, target_folder};
 use serde::Deserialize;
 
 /// The order in which reports are shown.
-const ORDER: [&str; 30] = [
+const ORDER: [&str; 32] = [
     "broker",
     "broker-parts",
     "mqtt",
@@ -31,7 +31,9 @@ const ORDER: [&str; 30] = [
     "photons",
     "workflows-chains",
     "workflows-burst",
+    "workflows-node-red",
     "workflows-inside",
+    "workflows-apart",
     "workflows-waiting",
     "workflows-durable",
     "objects-grpc",
@@ -75,7 +77,7 @@ target/release/report --collect           # makes this page of benches/results/*
 ```
 
 mosquitto and Node.js have to be there. Other peers are installed into `target/` when they are first wanted: rumqttd and
-`wasmtime serve` with cargo (the latter takes some minutes), nats-server with Go, workerd with npm. Who can't be had is
+`wasmtime serve` with cargo (the latter takes some minutes), nats-server with Go, workerd and Node-RED with npm. Who can't be had is
 left out.
 ";
 

@@ -1,6 +1,6 @@
 //! mosquitto, the broker, as a child process.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -32,11 +32,16 @@ pub enum Persistence {
 impl Mosquitto {
     /// Starts it with `TCP_NODELAY` and without limits of its own on what waits for a subscriber.
     pub fn start(persistence: Persistence) -> anyhow::Result<Self> {
+        Self::start_at(Ipv4Addr::LOCALHOST, persistence)
+    }
+
+    /// The same at this address.
+    pub fn start_at(address: Ipv4Addr, persistence: Persistence) -> anyhow::Result<Self> {
         // It can't take port 0.
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let address = TcpListener::bind((address, 0))?.local_addr()?;
         let folder = tempfile::tempdir()?;
         let file = folder.path().join("mosquitto.conf");
-        let port = address.port();
+        let (ip, port) = (address.ip(), address.port());
         let location = folder.path().display();
         let keep = match persistence {
             Persistence::None => "persistence false\n".to_owned(),
@@ -46,7 +51,7 @@ impl Mosquitto {
             ),
         };
         let settings = format!(
-            "listener {port} 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\n{keep}log_type error\n\
+            "listener {port} {ip}\nallow_anonymous true\nset_tcp_nodelay true\n{keep}log_type error\n\
              max_inflight_messages 0\nmax_queued_messages 0\n"
         );
         std::fs::write(&file, settings)?;

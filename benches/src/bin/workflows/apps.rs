@@ -37,6 +37,11 @@ impl App {
         Ok(Self(folder))
     }
 
+    /// Adds a file.
+    pub fn add(&self, name: &str, text: &str) -> anyhow::Result<()> {
+        Ok(write(self.path().join(name), text)?)
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         self.0.path()

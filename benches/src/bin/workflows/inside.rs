@@ -15,7 +15,7 @@ use crate::load::{Answers, Mqtt, Pace, load};
 const CONTESTANTS: [&str; 3] =
     ["inside of the node", "coordinator beside mosquitto", "coordinator beside this broker"];
 /// How many messages there are in an answer.
-const GROUP: u64 = 5;
+pub const GROUP: u64 = 5;
 /// Messages a second when latency is looked at.
 const STEADY: f64 = 1000.0;
 /// By how much the rate rises, and how often the gap between what went well and what did not is halved.
@@ -26,7 +26,7 @@ const HIGHEST: f64 = 400_000.0;
 /// So many of the answers have to be in time, for a rate to be carried.
 const CARRIED: f64 = 0.99;
 /// Beside the coordinator, what it sees and what it says.
-const TOPICS: [&str; 2] = ["x1/#", "x3/#"];
+pub const TOPICS: [&str; 2] = ["x1/#", "x3/#"];
 
 /// Where messages go, and what keeps it running.
 struct Contestant {
@@ -50,7 +50,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<Report> {
         &crate::command("inside"),
     );
     for (kind, functions) in [("expressions", false), ("JavaScript functions", true)] {
-        let app = app(functions)?;
+        let app = app(functions, 1)?;
         let figures = [("p50", "us"), ("p99", "us"), ("answered", "%"), ("highest rate", "1/s")];
         let mut table = Table::new(&format!("Map and reduce are {kind}"), &CONTESTANTS, &figures);
         for _ in 0..plan.rounds.min(2) {
@@ -78,10 +78,17 @@ fn carry(contestant: &Contestant, rate: f64, length: Duration) -> anyhow::Result
     load(&Mqtt::through(contestant.address, "x1", "x3", GROUP), Pace::Rate(rate, length))
 }
 
-/// The highest rate that is carried.
 fn highest(contestant: &Contestant, length: Duration) -> anyhow::Result<f64> {
+    highest_rate(length, |rate| carry(contestant, rate, length))
+}
+
+/// The highest rate that is carried, by loads of this length.
+pub fn highest_rate(
+    length: Duration,
+    carry: impl Fn(f64) -> anyhow::Result<Answers>,
+) -> anyhow::Result<f64> {
     let carried = |rate: f64| -> anyhow::Result<bool> {
-        let answers = carry(contestant, rate, length)?;
+        let answers = carry(rate)?;
         // A client that can't send so fast has not shown anything.
         let sent_in_time = answers.sending < length.mul_f64(1.25 * 1.1);
         Ok(sent_in_time && answers.in_time as f64 >= CARRIED * answers.expected as f64)
@@ -138,8 +145,8 @@ fn start(plan: &Plan, row: usize, app: &App) -> anyhow::Result<Contestant> {
     Ok(contestant)
 }
 
-/// Two workflows, with functions or without.
-fn app(functions: bool) -> anyhow::Result<App> {
+/// A workflow that reduces, and so many that map each message; with functions or without.
+pub fn app(functions: bool, mappers: u64) -> anyhow::Result<App> {
     let (map, reduce) = match functions {
         false => (
             "set: { n: '${ .n }', x: '${ .n * 2 }' }",
@@ -155,20 +162,22 @@ fn app(functions: bool) -> anyhow::Result<App> {
             from.0, from.1
         )
     };
-    let count = format!(", metadata: {{ events: {{ count: {GROUP} }} }}");
+    let count = format!(", metadata: {{ events: {{ count: {} }} }}", GROUP * mappers);
     let limits = "limits = { queue = { capacity = 100000 } }";
     let mut manifest =
-        "app = \"inside\"\n\n[workflows]\nfiles = [\"workflows/*.yaml\"]\n\n[workflows.map.permissions]\npublish = \
-         [\"x2\"]\n\n[workflows.reduce.permissions]\npublish = [\"x3\"]\n"
+        "app = \"inside\"\n\n[workflows]\nfiles = [\"workflows/*.yaml\"]\n\n[workflows.reduce.permissions]\npublish = [\"x3\"]\n"
             .to_owned();
+    let maps: Vec<String> = (1..=mappers).map(|number| format!("map-{number}")).collect();
+    for map in &maps {
+        manifest.push_str(&format!("\n[workflows.{map}.permissions]\npublish = [\"x2\"]\n"));
+    }
     if functions {
         manifest.push_str(&format!(
             "\n[functions.double]\nmain = \"double.js\"\n{limits}\n\n[functions.sum]\nmain = \"sum.js\"\n{limits}\n"
         ));
     }
-    App::new(&[
+    let app = App::new(&[
         ("edgefaas.toml", &manifest),
-        ("workflows/map.yaml", &workflow("map", "", ("x1", ".[0].data"), map, "x2")),
         ("workflows/reduce.yaml", &workflow("reduce", &count, ("x2", ".[0]"), reduce, "x3")),
         (
             "double.js",
@@ -179,5 +188,9 @@ fn app(functions: bool) -> anyhow::Result<App> {
             "export default function sum(event) {\n  const { items } = event.json();\n  return { n: Math.max(...items.map((item) => \
              item.n)), x: items.reduce((sum, item) => sum + item.x, 0) };\n}\n",
         ),
-    ])
+    ])?;
+    for name in &maps {
+        app.add(&format!("workflows/{name}.yaml"), &workflow(name, "", ("x1", ".[0].data"), map, "x2"))?;
+    }
+    Ok(app)
 }

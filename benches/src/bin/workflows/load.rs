@@ -1,9 +1,10 @@
-//! An open loop: requests leave when they are due, whether others were answered or not. Each has a number in its payload
+//! Mostly an open loop: requests leave when they are due, whether others were answered or not. Each has a number in its payload
 //! (`{"n": 7}`), by which its answer is told.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,10 @@ use edgefaas_benches::samples::{Samples, Window};
 pub const IN_TIME: Duration = Duration::from_secs(1);
 /// After so long without an answer those that are missing are taken as lost.
 const LOST: Duration = Duration::from_secs(5);
+/// How often it is looked whether others were answered.
+const LOOK: Duration = Duration::from_micros(50);
+/// Nobody answers more in a second.
+const FASTEST: f64 = 200_000.0;
 /// Requests that are written with one call, at most.
 const BATCH: u64 = 100;
 
@@ -44,6 +49,8 @@ pub enum Pace {
     Rate(f64, Duration),
     /// So many as fast as they can be written.
     AtOnce(u64),
+    /// As many as are answered: so many wait for their answers at a time. For so long after a warm-up of a quarter of it.
+    Outstanding(u64, Duration),
 }
 
 /// What came of a load.
@@ -90,30 +97,37 @@ pub fn load(way: &dyn Way, pace: Pace) -> anyhow::Result<Answers> {
     let (total, warm_up) = match pace {
         Pace::Rate(rate, length) => ((rate * length.as_secs_f64() * 1.25) as u64, length / 4),
         Pace::AtOnce(total) => (total, Duration::ZERO),
+        Pace::Outstanding(_, length) => ((FASTEST * length.as_secs_f64() * 1.25) as u64, length / 4),
     };
     // Whole groups: a part of one would be finished by the next load.
     let total = total / way.group() * way.group();
     let base = NUMBERS.fetch_add(total, Relaxed);
     let sent_at: Vec<AtomicU64> = (0..total).map(|_| AtomicU64::new(0)).collect();
-    let all_sent = AtomicBool::new(false);
+    // What was sent so far, and what was answered.
+    let (all_sent, sent, done) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let epoch = Instant::now();
     // Whatever comes after the warm-up counts, however late.
     let window = Window { from: epoch + warm_up, to: epoch + Duration::from_secs(1 << 24) };
-    let mut answers = Answers { expected: total / way.group(), ..Answers::default() };
+    let mut answers = Answers::default();
     scope(|threads| -> anyhow::Result<()> {
-        let (sent_at, all_sent) = (&sent_at, &all_sent);
+        let (sent_at, all_sent, sent, done) = (&sent_at, &all_sent, &sent, &done);
         let sender = threads.spawn(move || -> anyhow::Result<Duration> {
-            let outcome = send_all(&mut send, pace, base, sent_at, epoch);
-            all_sent.store(true, Relaxed);
+            let outcome = send_all(&mut send, pace, base, sent_at, [sent, done], epoch);
+            all_sent.store(true, Release);
             outcome
         });
         let mut came = Vec::new();
         let mut last = Instant::now();
-        while answers.answered + answers.wrong < answers.expected {
+        loop {
+            let whole = all_sent.load(Acquire);
+            answers.expected = sent.load(Relaxed) / way.group();
+            if whole && answers.answered + answers.wrong >= answers.expected {
+                break;
+            }
             came.clear();
             receive(&mut came)?;
             let now = Instant::now();
-            if !all_sent.load(Relaxed) {
+            if !whole {
                 last = now;
             } else if now - last > LOST {
                 break;
@@ -139,6 +153,7 @@ pub fn load(way: &dyn Way, pace: Pace) -> anyhow::Result<Answers> {
                 }
                 last = now;
             }
+            done.store(answers.answered + answers.wrong, Relaxed);
         }
         answers.sending = sender.join().expect("the sender does not panic")?;
         Ok(())
@@ -151,6 +166,7 @@ fn send_all(
     pace: Pace,
     base: u64,
     sent_at: &[AtomicU64],
+    [sent, done]: [&AtomicU64; 2],
     epoch: Instant,
 ) -> anyhow::Result<Duration> {
     let total = sent_at.len() as u64;
@@ -159,17 +175,24 @@ fn send_all(
         let due = match pace {
             Pace::Rate(rate, _) => (epoch.elapsed().as_secs_f64() * rate) as u64 + 1,
             Pace::AtOnce(total) => total,
+            Pace::Outstanding(_, length) if epoch.elapsed() > length.mul_f64(1.25) => break,
+            Pace::Outstanding(window, _) => done.load(Relaxed) + window,
         };
         let to = due.min(total).min(next + BATCH);
         if to <= next {
-            if let Pace::Rate(rate, _) = pace {
-                let at = epoch + Duration::from_secs_f64(next as f64 / rate);
-                sleep(at.saturating_duration_since(Instant::now()));
+            match pace {
+                Pace::Rate(rate, _) => {
+                    let at = epoch + Duration::from_secs_f64(next as f64 / rate);
+                    sleep(at.saturating_duration_since(Instant::now()));
+                }
+                Pace::Outstanding(..) => sleep(LOOK),
+                Pace::AtOnce(_) => {}
             }
             continue;
         }
         let now = epoch.elapsed().as_nanos() as u64;
         sent_at[next as usize..to as usize].iter().for_each(|at| at.store(now, Relaxed));
+        sent.store(to, Relaxed);
         send(base + next..base + to)?;
         next = to;
     }

@@ -1,12 +1,14 @@
 //! Workflows beside what else strings functions together: chains against the same pipeline over Redis Streams, many starts at
-//! once, events that are counted inside of a broker and beside one, instances that wait, and durable steps.
+//! once, a flow beside Node-RED, events that are counted inside of a broker and beside one, instances that wait, and durable steps.
 
+mod apart;
 mod apps;
 mod burst;
 mod chains;
 mod durable;
 mod inside;
 mod load;
+mod node_red;
 mod pipeline;
 mod waiting;
 
@@ -16,7 +18,8 @@ use std::time::Duration;
 use clap::{Parser, Subcommand, ValueEnum};
 use edgefaas_benches::node::build_binary;
 use edgefaas_benches::peers::{self, Peer};
-use edgefaas_benches::results::Report;
+use edgefaas_benches::results::{Regression, Report};
+use edgefaas_benches::results_folder;
 
 // The node's allocator, for the peers too.
 #[cfg(not(target_env = "msvc"))]
@@ -35,6 +38,9 @@ struct Arguments {
     /// Chains that are started in a second
     #[arg(long, default_value_t = 1000.0)]
     rate: f64,
+    /// A short form of what is held against Node-RED: fails if a ratio is worse than the kept one by more than a factor of two
+    #[arg(long, conflicts_with = "only")]
+    gate: bool,
     /// Only these parts
     #[arg(long, value_enum)]
     only: Vec<Part>,
@@ -49,7 +55,9 @@ struct Arguments {
 enum Part {
     Chains,
     Burst,
+    NodeRed,
     Inside,
+    Apart,
     Waiting,
     Durable,
 }
@@ -60,6 +68,12 @@ enum Command {
     #[command(subcommand, hide = true)]
     Peer(Peer),
 }
+
+/// Of the short form for the gate.
+const GATE_ROUNDS: usize = 3;
+const GATE_TURN: Duration = Duration::from_secs(2);
+/// By how much a ratio may be worse than the kept one, there.
+const GATE_FACTOR: f64 = 2.0;
 
 /// How long and how often to measure.
 struct Plan {
@@ -98,11 +112,16 @@ fn main() -> anyhow::Result<()> {
             Plan { binary, rounds: 3, turn, rate, burst, waiting: 100_000, settle }
         }
     };
+    if arguments.gate {
+        return gate(&Plan { rounds: GATE_ROUNDS, turn: GATE_TURN, ..plan });
+    }
     let plan = Plan { rounds: arguments.rounds.unwrap_or(plan.rounds), ..plan };
-    let parts: [(Part, Measure); 5] = [
+    let parts: [(Part, Measure); 7] = [
         (Part::Chains, chains::run),
         (Part::Burst, burst::run),
+        (Part::NodeRed, node_red::run),
         (Part::Inside, inside::run),
+        (Part::Apart, apart::run),
         (Part::Waiting, waiting::run),
         (Part::Durable, durable::run),
     ];
@@ -115,6 +134,19 @@ fn main() -> anyhow::Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+/// Holds the ratios of a short run against the kept ones.
+fn gate(plan: &Plan) -> anyhow::Result<()> {
+    let report = node_red::short(plan)?;
+    report.print();
+    let kept = Report::load(&results_folder().join("workflows-node-red.json"))?;
+    let worse = report.regressions(&kept, GATE_FACTOR);
+    for Regression { text, kept, now } in &worse {
+        println!("much worse than before: {text}: {now:.2}, and {kept:.2} before");
+    }
+    anyhow::ensure!(worse.is_empty(), "{} ratios are worse by more than {GATE_FACTOR}", worse.len());
     Ok(())
 }
 
