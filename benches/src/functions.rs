@@ -23,6 +23,9 @@ pub const COMPUTE_JS: &str = include_str!("../guests/compute.js");
 /// A greeting in the form that workerd runs as well.
 pub const WORKER_JS: &str = include_str!("../guests/worker.js");
 
+/// A Hono app in the form that workerd runs as well.
+pub const HONO_JS: &str = include_str!("../guests/hono.js");
+
 /// A JavaScript function that answers after `?ms=` milliseconds.
 pub const WAIT_JS: &str = include_str!("../guests/wait.js");
 

@@ -3,6 +3,7 @@
 
 mod echo;
 mod function_client;
+mod hono;
 mod hyper_server;
 mod mosquitto;
 mod nats;
@@ -20,6 +21,7 @@ use anyhow::Context;
 use clap::{Subcommand, ValueEnum};
 
 pub use self::redis::{Redis, Stage, start_redis_stage};
+pub use hono::{VERSION as HONO_VERSION, copy_hono};
 pub use mosquitto::{Mosquitto, Persistence};
 pub use nats::Nats;
 pub use node_red::{NodeRed, VERSION as NODE_RED_VERSION};

@@ -2,13 +2,13 @@
 
 use std::fs::write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use edgefaas_benches::functions::{ECHO_JS, Guest, WORKER_JS};
+use edgefaas_benches::functions::{ECHO_JS, Guest, HONO_JS, WORKER_JS};
 use edgefaas_benches::http::{closed_loop, get};
 use edgefaas_benches::node::Node;
 use edgefaas_benches::peers::{self, WasmtimeServe, Workerd};
@@ -21,22 +21,40 @@ use crate::Plan;
 const CONNECTIONS: [usize; 2] = [1, 32];
 /// Figures of the tables.
 const RATE: usize = 0;
+const P99: usize = 2;
 const LOADED: usize = 2;
 
 const NODE_JS: &str = "node, JavaScript";
 const NODE_WORKER: &str = "node, the worker's JavaScript";
 const NODE_WORKER_ONE: &str = "node with one thread, the worker's JavaScript";
+const NODE_WORKER_REUSED: &str = "node, the worker's JavaScript, `reuse`";
 const WORKERD: &str = "workerd";
+const NODE_HONO: &str = "node, a Hono app";
+const NODE_HONO_REUSED: &str = "node, a Hono app, `reuse`";
+const WORKERD_HONO: &str = "workerd, a Hono app";
 const NODE_RUST: &str = "node, Rust";
 const NODE_PROXY: &str = "node, the wasi:http component";
 const WASMTIME: &str = "wasmtime serve, the wasi:http component";
 
 type Start = Box<dyn Fn() -> anyhow::Result<(Process, SocketAddr)>>;
 
-/// Somebody who answers `GET path` with "hello".
+/// A request, and its answer.
+#[derive(Clone, Copy)]
+struct Question {
+    path: &'static str,
+    answer: &'static str,
+}
+
+const HONO: Question = Question { path: "/users/42?part=name", answer: r#"{"id":"42","part":"name"}"# };
+
+const fn hello(path: &'static str) -> Question {
+    Question { path, answer: "hello" }
+}
+
+/// A server that answers the question.
 struct Contestant {
     name: &'static str,
-    path: &'static str,
+    question: Question,
     start: Start,
 }
 
@@ -51,14 +69,17 @@ pub fn run(plan: &Plan) -> anyhow::Result<Report> {
         "serve",
         "HTTP hello beside other servers",
         &format!(
-            "GET on connections that are kept alive, answered with five bytes; one load client (a single-threaded tokio \
+            "GET on connections that are kept alive, answered with five bytes or a short JSON; one load client (a single-threaded tokio \
              program) drives all, which needs one of the cores. In every round each contestant is started, left alone, warmed \
              up, measured and stopped, alone on the machine. The node has one function, deployed before; every request has \
-             a fresh isolate. workerd {} runs the same file in one isolate, on one thread, as Node.js does. `wasmtime serve` {} \
+             a fresh isolate, but for rows with `reuse` (`isolation = \"reuse\"`). workerd {} runs the same file in one isolate, on one \
+             thread, as Node.js does. The Hono app ({}) has three routes; `GET {}` runs one with a parameter and a query. `wasmtime serve` {} \
              has the component precompiled and an instance of a pool for every request, on all cores. A process a request is \
              hyper that starts `/bin/echo`. Processor time is that of the server with its children, user and system; start \
              is from exec to the first answer; loaded is the most that was seen with {} connections.",
             peers::WORKERD_VERSION,
+            peers::HONO_VERSION,
+            HONO.path,
             peers::WASMTIME_VERSION,
             CONNECTIONS[1],
         ),
@@ -85,6 +106,9 @@ pub fn run(plan: &Plan) -> anyhow::Result<Report> {
     for (ours, peer, times, id) in [
         (NODE_JS, WORKERD, 1.0, "serve-js"),
         (NODE_WORKER, WORKERD, 1.0, "serve-js"),
+        (NODE_WORKER_REUSED, WORKERD, 1.0, "serve-js"),
+        (NODE_HONO, WORKERD_HONO, 1.0, "serve-js"),
+        (NODE_HONO_REUSED, WORKERD_HONO, 1.0, "serve-js"),
         (NODE_RUST, WASMTIME, 1.5, "serve-rust"),
         (NODE_PROXY, WASMTIME, 1.5, "serve-rust"),
     ] {
@@ -99,10 +123,16 @@ pub fn run(plan: &Plan) -> anyhow::Result<Report> {
                 times,
             ));
         }
-        if peer == WORKERD {
+        if [WORKERD, WORKERD_HONO].contains(&peer) {
+            report.targets.push(Target::at_most(
+                "serve-tail",
+                &format!("{ours}, {} connection(s): p99 at most a tenth of that of {peer}", CONNECTIONS[1]),
+                loads[1].ratio(our_row, peer_row, P99),
+                0.1,
+            ));
             report.targets.push(Target::at_most(
                 "serve-memory",
-                &format!("{ours}: at most a fifth of workerd's memory, loaded"),
+                &format!("{ours}: at most a fifth of the memory of {peer}, loaded"),
                 processes.ratio(our_row, peer_row, LOADED),
                 0.2,
             ));
@@ -118,38 +148,70 @@ fn contestants(plan: &Plan) -> anyhow::Result<Vec<Contestant>> {
     let component = Guest::Proxy.build()?;
     let (echo, proxy) = (std::fs::read(Guest::Echo.build()?)?, std::fs::read(&component)?);
     let worker = WORKER_JS.as_bytes();
-    let node = |file, bytes: &[u8], settings| deployed(plan, file, bytes, settings);
+    let node = |file, bytes: &[u8], settings| deployed(plan, settings, |app| single_file(app, file, bytes));
+    let web = |file, text, isolation| deployed(plan, "", |app| web_app(app, file, text, isolation));
     let workerd = Workerd::new().map(|peer| Box::new(move || peer.start()) as Start);
+    let workerd_hono = Workerd::with_hono().map(|peer| Box::new(move || peer.start()) as Start);
     let nodejs = peers::start_nodejs().map(|_| Box::new(peers::start_nodejs) as Start);
     let wasmtime = WasmtimeServe::new(&component).map(|peer| Box::new(move || peer.start()) as Start);
+    let per_request: Start = Box::new(|| peers::start_listening("process-per-request"));
+    let hyper: Start = Box::new(|| peers::start_listening("hyper"));
     let all = [
-        (NODE_JS, "/fn/echo", Ok(node("echo.js", ECHO_JS.as_bytes(), "")?)),
-        (NODE_WORKER, "/fn/worker", Ok(node("worker.js", worker, "")?)),
-        (NODE_WORKER_ONE, "/fn/worker", Ok(node("worker.js", worker, "workers = 1\n")?)),
-        (WORKERD, "/", workerd),
-        ("Node.js", "/", nodejs),
-        (NODE_RUST, "/fn/echo", Ok(node("echo.wasm", &echo, "")?)),
-        (NODE_PROXY, "/fn/proxy", Ok(node("proxy.wasm", &proxy, "")?)),
-        (WASMTIME, "/", wasmtime),
-        ("a process a request", "/", Ok(Box::new(|| peers::start_listening("process-per-request")))),
-        ("bare hyper", "/", Ok(Box::new(|| peers::start_listening("hyper")))),
+        (NODE_JS, hello("/fn/echo"), Ok(node("echo.js", ECHO_JS.as_bytes(), "")?)),
+        (NODE_WORKER, hello("/fn/worker"), Ok(node("worker.js", worker, "")?)),
+        (NODE_WORKER_ONE, hello("/fn/worker"), Ok(node("worker.js", worker, "workers = 1\n")?)),
+        (NODE_WORKER_REUSED, hello("/"), Ok(web("worker.js", WORKER_JS, "reuse")?)),
+        (WORKERD, hello("/"), workerd),
+        (NODE_HONO, HONO, web("hono.js", HONO_JS, "fresh")),
+        (NODE_HONO_REUSED, HONO, web("hono.js", HONO_JS, "reuse")),
+        (WORKERD_HONO, HONO, workerd_hono),
+        ("Node.js", hello("/"), nodejs),
+        (NODE_RUST, hello("/fn/echo"), Ok(node("echo.wasm", &echo, "")?)),
+        (NODE_PROXY, hello("/fn/proxy"), Ok(node("proxy.wasm", &proxy, "")?)),
+        (WASMTIME, hello("/"), wasmtime),
+        ("a process a request", hello("/"), Ok(per_request)),
+        ("bare hyper", hello("/"), Ok(hyper)),
     ];
     let mut contestants = Vec::new();
-    for (name, path, start) in all {
+    for (name, question, start) in all {
         match start {
-            Ok(start) => contestants.push(Contestant { name, path, start }),
+            Ok(start) => contestants.push(Contestant { name, question, start }),
             Err(error) => eprintln!("without {name}: {error:#}"),
         }
     }
     Ok(contestants)
 }
 
-/// A node to which one file is deployed once, and which is then started with it.
-fn deployed(plan: &Plan, file: &str, bytes: &[u8], settings: &'static str) -> anyhow::Result<Start> {
+/// An app of one file: the path to deploy.
+fn single_file(folder: &Path, file: &str, bytes: &[u8]) -> anyhow::Result<PathBuf> {
+    let path = folder.join(file);
+    write(&path, bytes)?;
+    Ok(path)
+}
+
+/// An app of one function that answers all paths.
+fn web_app(folder: &Path, file: &str, text: &str, isolation: &str) -> anyhow::Result<PathBuf> {
+    write(folder.join(file), text)?;
+    let triggers = "[{ http = \"/\" }, { http = \"/{*path}\" }]";
+    let manifest = format!(
+        "app = \"web\"\n[functions.web]\nmain = \"{file}\"\ntriggers = {triggers}\nisolation = \"{isolation}\"\n"
+    );
+    write(folder.join("edgefaas.toml"), manifest)?;
+    if text.contains("hono") {
+        peers::copy_hono(folder)?;
+    }
+    Ok(folder.to_owned())
+}
+
+/// A node to which an app is deployed once, and which is then started with it.
+fn deployed(
+    plan: &Plan,
+    settings: &'static str,
+    app: impl FnOnce(&Path) -> anyhow::Result<PathBuf>,
+) -> anyhow::Result<Start> {
     let data: TempDir = tempfile::tempdir()?;
     let folder = tempfile::tempdir()?;
-    let path = folder.path().join(file);
-    write(&path, bytes)?;
+    let path = app(folder.path())?;
     let node = Node::start(&plan.binary, data.path())?;
     node.deploy_app(&plan.binary, data.path(), &path)?;
     node.process.terminate()?;
@@ -162,13 +224,14 @@ fn deployed(plan: &Plan, file: &str, bytes: &[u8], settings: &'static str) -> an
 
 fn measure(plan: &Plan, contestant: &Contestant) -> anyhow::Result<Round> {
     let (process, address) = (contestant.start)()?;
-    let (status, body) = get(address, contestant.path)?;
+    let Question { path, answer } = contestant.question;
+    let (status, body) = get(address, path)?;
     let started = process.started.elapsed();
-    ensure!((status, &body[..]) == (200, b"hello"), "{status} {}", String::from_utf8_lossy(&body));
+    ensure!((status, &body[..]) == (200, answer.as_bytes()), "{status} {}", String::from_utf8_lossy(&body));
     sleep(plan.settle);
     let (idle_mb, _) = resident_mb_of_family(process.id())?;
 
-    let run = |connections| closed_loop(address, contestant.path, connections, plan.turn);
+    let run = |connections| closed_loop(address, path, connections, plan.turn);
     run(CONNECTIONS[1])?;
     let mut loads = [[0.0; 4]; 2];
     let mut most_mb = (0.0, 0.0);

@@ -97,35 +97,51 @@ pub fn init() {
     ENGINE.set(Some(engine));
 }
 
-/// Runs a handler once, so that what QuickJS makes at first use is in the snapshot already.
+/// Runs handlers once, so that what QuickJS makes at first use is in the snapshot already.
 fn warm_up(engine: &Engine) {
+    let event = "(async (event) => {
+        const request = new Request('http://h/p?q=1', { method: 'POST', body: '{}', headers: { a: 'b' } });
+        new URL(request.url).searchParams.get('q');
+        await request.json();
+        Response.json({}).headers.get('a');
+        return { value: event.json().value };
+    })";
+    let outcome = run_once(engine, Trigger::Call { caller: None }, event);
+    assert_eq!(abi::decode(&outcome), Ok(Outcome::Done(Reply::Json(r#"{"value":1}"#))));
+    let fetch = "({ async fetch(request) {
+        const { method, url, headers } = request;
+        new Response(method, { status: 200, headers: { a: headers.get('host') } }).headers.get('a');
+        return new Response(new URL(url).pathname + (await request.text()));
+    } })";
+    let trigger =
+        Trigger::Http { method: "POST", path: "/p", query: "q=1", headers: vec![("host", "localhost")] };
+    let outcome = run_once(engine, trigger, fetch);
+    let headers = vec![("content-type", "text/plain;charset=UTF-8")];
+    let body = br#"/p{"value": 1}"#;
+    assert_eq!(abi::decode(&outcome), Ok(Outcome::Done(Reply::Http { status: 200, headers, body })));
+    engine.context.with(|ctx| natives::reset(&ctx));
+}
+
+fn run_once(engine: &Engine, trigger: Trigger<'static>, handler: &str) -> Vec<u8> {
     natives::begin(Invocation {
         id: "",
         function: "",
         deadline_unix_ms: 0,
         seed: 0,
-        trigger: Trigger::Call { caller: None },
+        trigger,
         body: br#"{"value": 1}"#,
     });
-    engine.context.with(|ctx| {
-        let handler = "(async (event) => {
-            const request = new Request('http://h/p?q=1', { method: 'POST', body: '{}', headers: { a: 'b' } });
-            new URL(request.url).searchParams.get('q');
-            await request.json();
-            Response.json({}).headers.get('a');
-            return { value: event.json().value };
-        })";
+    let outcome = engine.context.with(|ctx| {
         let run = || -> rquickjs::Result<Vec<u8>> {
-            let handler: Function<'_> = ctx.eval(handler)?;
+            let handler: Value<'_> = ctx.eval(handler)?;
             engine.install.clone().restore(&ctx)?.call::<_, bool>((handler,))?;
             let value: Value<'_> = engine.dispatch.clone().restore(&ctx)?.call(())?;
             Ok(proceed(&ctx, value, &mut None))
         };
-        let outcome = run().catch(&ctx).map_err(|error| error.to_string()).expect("a handler runs");
-        let outcome: Outcome<'_> = abi::decode(&outcome).expect("replies can be decoded");
-        assert_eq!(outcome, Outcome::Done(Reply::Json(r#"{"value":1}"#)));
+        run().catch(&ctx).map_err(|error| error.to_string()).expect("a handler runs")
     });
     natives::end();
+    outcome
 }
 
 fn evaluate_prelude<'js>(

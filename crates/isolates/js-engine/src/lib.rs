@@ -11,4 +11,5 @@ mod engine;
 mod fields;
 mod groups;
 mod natives;
+mod request;
 mod web;

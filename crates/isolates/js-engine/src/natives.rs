@@ -16,7 +16,7 @@ use rquickjs::{
 };
 
 use crate::boundary::Utf8;
-use crate::{boundary, compression, convert, crypto, engine, fields, groups, web};
+use crate::{boundary, compression, convert, crypto, engine, fields, groups, request, web};
 
 thread_local! {
     static CURRENT: RefCell<Option<Invocation<'static>>> = const { RefCell::new(None) };
@@ -153,6 +153,17 @@ pub fn object<'js>(ctx: &Ctx<'js>) -> rquickjs::Result<Object<'js>> {
         "fromBase64" => from_base64,
         "parseUrl" => web::parse_url,
         "setUrl" => web::set_url,
+        "urlOrigin" => web::url_origin,
+        "parseQuery" => web::parse_query,
+        "formatQuery" => web::format_query,
+        "headerName" => web::header_name,
+        "headerValue" => web::header_value,
+        "eventMethod" => request::method,
+        "eventUrl" => request::url,
+        "eventHeader" => request::header,
+        "eventHeaders" => request::headers,
+        "bodyIsEmpty" => || current(|now| now.body.is_empty()).unwrap_or(true),
+        "fulfilled" => |ctx: Ctx<'js>, value: Value<'js>| boundary::fulfilled(&ctx, &value),
         "splitForm" => web::split_form,
         "codecOpen" => compression::open,
         "codecPush" => compression::push,
@@ -321,7 +332,8 @@ pub fn report_rejections<'js>(ctx: &Ctx<'js>, handler: &Value<'js>) {
     }
 }
 
-fn current<R>(read: impl FnOnce(&Invocation<'static>) -> R) -> Option<R> {
+/// Reads the invocation, if there is one.
+pub fn current<R>(read: impl FnOnce(&Invocation<'static>) -> R) -> Option<R> {
     CURRENT.with_borrow(|now| now.as_ref().map(read))
 }
 
@@ -348,11 +360,11 @@ fn fields<'js>(ctx: Ctx<'js>) -> rquickjs::Result<Array<'js>> {
     CURRENT.with_borrow(|now| {
         let Some(now) = now.as_ref() else { return Ok(()) };
         match &now.trigger {
-            Trigger::Http { method, path, query, headers } => {
+            // The headers are read one by one.
+            Trigger::Http { method, path, query, headers: _ } => {
                 push(method.into_js(&ctx))?;
                 push(path.into_js(&ctx))?;
-                push(query.into_js(&ctx))?;
-                push(flat(&ctx, headers))
+                push(query.into_js(&ctx))
             }
             Trigger::Mqtt {
                 topic,
@@ -394,7 +406,7 @@ fn fields<'js>(ctx: Ctx<'js>) -> rquickjs::Result<Array<'js>> {
 }
 
 /// `[name, value, name, value, …]`.
-fn flat<'js>(ctx: &Ctx<'js>, pairs: &[(&str, &str)]) -> rquickjs::Result<Value<'js>> {
+pub fn flat<'js>(ctx: &Ctx<'js>, pairs: &[(&str, &str)]) -> rquickjs::Result<Value<'js>> {
     pairs.iter().flat_map(|(name, value)| [*name, *value]).collect::<Vec<_>>().into_js(ctx)
 }
 

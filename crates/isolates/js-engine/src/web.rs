@@ -1,9 +1,11 @@
 //! What Web APIs ask for that is better done natively: URLs, forms.
 
 use rquickjs::prelude::Opt;
-use rquickjs::{Array, Ctx, TypedArray};
+use rquickjs::{Array, Ctx, IntoJs, String as JsString, TypedArray, Value};
+use url::Position;
 
-use crate::boundary::copy_view;
+use crate::boundary::{Utf8, copy_view};
+use crate::{convert, natives};
 
 /// The parts of a body of multipart/form-data: `[head, start, end, …]`. None if it is cut short or malformed.
 pub fn split_form<'js>(
@@ -68,20 +70,82 @@ fn find(bytes: &[u8], needle: &[u8], from: usize) -> Option<usize> {
     }
 }
 
-/// The parts of a URL as the `URL` class names them; undefined if it does not parse.
-pub fn parse_url(text: String, base: Opt<Option<String>>) -> Option<Vec<String>> {
-    let base = match base.0.flatten() {
-        Some(base) => Some(url::Url::parse(&base).ok()?),
-        None => None,
-    };
-    let url = url::Url::options().base_url(base.as_ref()).parse(&text).ok()?;
-    Some(url_parts(&url))
+/// A header's name in lower case; undefined if it is none.
+pub fn header_name<'js>(ctx: Ctx<'js>, name: JsString<'js>) -> rquickjs::Result<Option<JsString<'js>>> {
+    // A text with a lone surrogate is no name either.
+    let Ok(text) = Utf8::of(name.clone()) else { return Ok(None) };
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if text.is_empty() || !text.bytes().all(is_token) {
+        return Ok(None);
+    }
+    if !text.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        return Ok(Some(name));
+    }
+    JsString::from_str(ctx, &text.to_ascii_lowercase()).map(Some)
 }
 
-/// The parts after one of them was set; setters of the URL standard ignore what does not fit.
-pub fn set_url(href: String, part: String, value: String) -> Option<Vec<String>> {
+/// A header's value without white space around it; true if it has a line break or a NUL, false if it has a character
+/// outside of Latin-1.
+pub fn header_value<'js>(ctx: Ctx<'js>, value: JsString<'js>) -> rquickjs::Result<Value<'js>> {
+    let Ok(text) = Utf8::of(value.clone()) else { return false.into_js(&ctx) };
+    let trimmed = text.trim_matches(['\t', '\n', '\r', ' ']);
+    if trimmed.bytes().any(|byte| matches!(byte, 0 | b'\n' | b'\r')) {
+        return true.into_js(&ctx);
+    }
+    if trimmed.chars().any(|character| character > '\u{ff}') {
+        return false.into_js(&ctx);
+    }
+    if trimmed.len() == text.len() {
+        return Ok(value.into_value());
+    }
+    trimmed.into_js(&ctx)
+}
+
+/// Names and values of a query, which may begin with "?": `[name, value, …]`.
+pub fn parse_query<'js>(ctx: Ctx<'js>, query: Value<'js>) -> rquickjs::Result<Value<'js>> {
+    let query = convert::text(&ctx, &query)?;
+    let pairs = url::form_urlencoded::parse(query.strip_prefix('?').unwrap_or(&query).as_bytes());
+    let pairs: Vec<_> = pairs.collect();
+    natives::flat(&ctx, &pairs.iter().map(|(name, value)| (&**name, &**value)).collect::<Vec<_>>())
+}
+
+/// The query of `[name, value, …]`.
+pub fn format_query<'js>(ctx: Ctx<'js>, flat: Vec<Value<'js>>) -> rquickjs::Result<String> {
+    let mut query = url::form_urlencoded::Serializer::new(String::new());
+    for pair in flat.chunks_exact(2) {
+        query.append_pair(&convert::text(&ctx, &pair[0])?, &convert::text(&ctx, &pair[1])?);
+    }
+    Ok(query.finish())
+}
+
+/// Where the parts of a URL lie in it, as the `URL` class reads them; undefined if it does not parse.
+pub fn parse_url<'js>(
+    ctx: Ctx<'js>,
+    text: String,
+    base: Opt<Option<String>>,
+) -> rquickjs::Result<Option<Array<'js>>> {
+    let base = match base.0.flatten() {
+        Some(base) => match url::Url::parse(&base) {
+            Ok(base) => Some(base),
+            Err(_) => return Ok(None),
+        },
+        None => None,
+    };
+    match url::Url::options().base_url(base.as_ref()).parse(&text) {
+        Ok(url) => url_parts(&ctx, &url).map(Some),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The same after a part was set; setters of the URL standard ignore what does not fit.
+pub fn set_url<'js>(
+    ctx: Ctx<'js>,
+    href: String,
+    part: String,
+    value: String,
+) -> rquickjs::Result<Option<Array<'js>>> {
     use url::quirks;
-    let mut url = url::Url::parse(&href).ok()?;
+    let Ok(mut url) = url::Url::parse(&href) else { return Ok(None) };
     match part.as_str() {
         "protocol" => drop(quirks::set_protocol(&mut url, &value)),
         "username" => drop(quirks::set_username(&mut url, &value)),
@@ -94,24 +158,36 @@ pub fn set_url(href: String, part: String, value: String) -> Option<Vec<String>>
         "hash" => quirks::set_hash(&mut url, &value),
         _ => {}
     }
-    Some(url_parts(&url))
+    url_parts(&ctx, &url).map(Some)
 }
 
-fn url_parts(url: &url::Url) -> Vec<String> {
-    use url::quirks;
-    [
-        quirks::href(url),
-        &quirks::origin(url),
-        quirks::protocol(url),
-        quirks::username(url),
-        quirks::password(url),
-        quirks::host(url),
-        quirks::hostname(url),
-        quirks::port(url),
-        quirks::pathname(url),
-        quirks::search(url),
-        quirks::hash(url),
-    ]
-    .map(str::to_owned)
-    .to_vec()
+/// The origin of a URL.
+pub fn url_origin(href: String) -> Option<String> {
+    url::Url::parse(&href).ok().map(|url| url::quirks::origin(&url))
+}
+
+/// `[href, end of the scheme, begin and end of user name, password, host name, port and path, end of the query]`.
+fn url_parts<'js>(ctx: &Ctx<'js>, url: &url::Url) -> rquickjs::Result<Array<'js>> {
+    let at = |position: Position| url[..position].len();
+    let (username, password) = (at(Position::BeforeUsername), at(Position::BeforePassword));
+    let places = [
+        url.scheme().len(),
+        username,
+        username + url.username().len(),
+        password,
+        password + url.password().map_or(0, str::len),
+        at(Position::BeforeHost),
+        at(Position::AfterHost),
+        at(Position::BeforePort),
+        at(Position::AfterPort),
+        at(Position::BeforePath),
+        at(Position::AfterPath),
+        at(Position::AfterQuery),
+    ];
+    let parts = Array::new(ctx.clone())?;
+    parts.set(0, url.as_str())?;
+    for (index, place) in places.into_iter().enumerate() {
+        parts.set(index + 1, place as u32)?;
+    }
+    Ok(parts)
 }

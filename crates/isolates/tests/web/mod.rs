@@ -7,6 +7,7 @@ mod cryptography;
 mod fetch;
 mod globals;
 mod intl;
+mod requests;
 mod standards;
 mod streams;
 

@@ -10,7 +10,7 @@ use edgefaas_platform::is_loopback;
 use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http_body_util::{BodyExt, Limited};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -112,7 +112,8 @@ impl BodyBudget {
             }
             return Err(BodyError::TooLarge { actual_bytes });
         }
-        if declared == Some(0) {
+        // Most requests have no body, and need neither a place in the limit nor a timer.
+        if declared == Some(0) || body.is_end_stream() {
             return Ok(Bytes::new());
         }
         let mut receiving = self.register(peer);

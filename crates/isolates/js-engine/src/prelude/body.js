@@ -21,6 +21,12 @@
     const text = typeof body === "string" ? body : native.decode(body, false);
     return text.charCodeAt(0) === 0xfeff ? text.slice(1) : text;
   };
+  const jsonOf = (body) => JSON.parse(textOf(body));
+
+  // The body of the event, which is read when it is asked for.
+  const OF_EVENT = () => native.bodyBytes();
+
+  const reject = Promise.reject.bind(Promise);
 
   class Body {
     // null, text, bytes, or a function that gives bytes; null as well once there is a stream.
@@ -29,21 +35,27 @@
     #used = false;
     // Whether nothing else refers to the bytes, so that they need no copy when they are read.
     #owned = false;
+    // The content type that the body implies, where there are no headers yet.
+    #implied;
     static {
       native.body = {
         set(body, value, headers) {
           const [data, type] = extract(value);
           if (typeof data === "object" && !(data instanceof Uint8Array)) body.#stream = data;
           else body.#data = data;
-          if (type && !headers.has("content-type")) headers.append("content-type", type);
+          if (!type) return;
+          if (headers === undefined) body.#implied = type;
+          else if (!headers.has("content-type")) headers.append("content-type", type);
         },
-        setData(body, data) { body.#data = data; },
+        implied: (body) => (body.#implied === undefined ? [] : ["content-type", body.#implied]),
+        setEvent(body) { body.#data = OF_EVENT; },
         setOwned(body, bytes) {
           body.#data = bytes;
           body.#owned = true;
         },
         clone(to, from) {
           from.#unused();
+          from.#look();
           if (!from.#stream) {
             to.#data = from.#data;
             from.#owned = false;
@@ -56,6 +68,7 @@
         // Moves the body: it counts as read where it was.
         move(to, from) {
           from.#unused();
+          from.#look();
           const whole = from.#stream && native.wholeOf(from.#stream);
           if (!from.#stream) {
             to.#data = from.#data;
@@ -83,11 +96,15 @@
           keep(bytes);
           return undefined;
         },
-        filled: (body) => body.#data !== null || body.#stream !== null,
+        filled(body) {
+          body.#look();
+          return body.#data !== null || body.#stream !== null;
+        },
         peek: (body) => (typeof body.#data === "function" ? body.#data() : body.#data),
       };
     }
     get body() {
+      this.#look();
       if (this.#stream === null && this.#data !== null) {
         native.demand("streams");
         const data = typeof this.#data === "function" ? this.#data() : this.#data;
@@ -102,7 +119,8 @@
       if (this.bodyUsed) throw new TypeError("the body has been read already; use clone() before reading it twice");
       if (this.#stream?.locked) throw new TypeError("the body is locked to a reader");
     }
-    #take(signal) {
+    // The body of the event is its text if `asText`.
+    #take(signal, asText) {
       this.#unused();
       if (this.#stream) {
         const whole = native.wholeOf(this.#stream);
@@ -110,8 +128,19 @@
         native.exhaust(this.#stream);
         return whole;
       }
+      this.#look();
       this.#used = this.#data !== null;
-      return typeof this.#data === "function" ? this.#data() : this.#data;
+      if (typeof this.#data !== "function") return this.#data;
+      return asText ? native.bodyText() : this.#data();
+    }
+    // A promise of what `convert` makes of the body, settled unless it is a stream.
+    #read(convert) {
+      const taken = this.#take(undefined, true);
+      return taken instanceof Promise ? taken.then(convert) : native.fulfilled(convert(taken));
+    }
+    // An event without a body is a request whose body is null.
+    #look() {
+      if (this.#data === OF_EVENT && native.bodyIsEmpty()) this.#data = null;
     }
     async #bytes() {
       const taken = this.#take();
@@ -119,13 +148,19 @@
       if (typeof taken === "string") return native.encode(taken);
       return taken instanceof Promise || this.#owned ? taken : taken.slice();
     }
-    async text() {
-      const taken = this.#take();
-      return textOf(taken instanceof Promise ? await taken : taken);
+    text() {
+      try {
+        return this.#read(textOf);
+      } catch (error) {
+        return reject(error);
+      }
     }
-    async json() {
-      const taken = this.#take();
-      return JSON.parse(textOf(taken instanceof Promise ? await taken : taken));
+    json() {
+      try {
+        return this.#read(jsonOf);
+      } catch (error) {
+        return reject(error);
+      }
     }
     async bytes() { return this.#bytes(); }
     async arrayBuffer() { return (await this.#bytes()).buffer; }

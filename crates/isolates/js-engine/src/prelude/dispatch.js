@@ -10,6 +10,9 @@
   let properties;
   let change;
 
+  // Those of the event and of its request.
+  native.sharedHeaders = () => (headers ??= native.headersOfEvent());
+
   function field(kind, index) {
     if (native.kind() !== kind) return undefined;
     allFields ??= native.fields();
@@ -42,7 +45,7 @@
     get method() { return field(0, 0); }
     get path() { return field(0, 1); }
     get query() { return field(0, 2); }
-    get headers() { return native.kind() === 0 ? (headers ??= native.headersOf(field(0, 3))) : undefined; }
+    get headers() { return native.kind() === 0 ? native.sharedHeaders() : undefined; }
     // mqtt
     get topic() { return field(1, 0); }
     get qos() { return field(1, 1); }
@@ -318,25 +321,44 @@
   const event = new Event();
   const context = new Context();
 
-  function environment() {
-    const env = { ...context.config };
-    Object.defineProperties(env, Object.getOwnPropertyDescriptors(context.secrets));
-    env.publish = publish;
-    env.call = call;
-    env.object = object;
-    env.asset = asset;
-    return env;
+  // The environment of a handler with methods. The node is asked for what is in it when it is looked at first.
+  let env;
+  const { get, set, has, deleteProperty, defineProperty, ownKeys, getOwnPropertyDescriptor, preventExtensions } = Reflect;
+  const operations = { get, set, has, deleteProperty, defineProperty, ownKeys, getOwnPropertyDescriptor, preventExtensions };
+
+  function newEnvironment() {
+    let filled = false;
+    const fill = (target) => {
+      filled = true;
+      for (const values of [context.config, context.secrets]) {
+        Object.defineProperties(target, Object.getOwnPropertyDescriptors(values));
+      }
+      Object.assign(target, { publish, call, object, asset });
+    };
+    const traps = {};
+    for (const [name, operation] of Object.entries(operations)) {
+      traps[name] = (target, ...rest) => {
+        if (!filled) fill(target);
+        return operation(target, ...rest);
+      };
+    }
+    return new Proxy({}, traps);
   }
 
-  function incomingRequest() {
-    if (native.kind() !== 0) return native.incomingRequest("POST", "http://localhost/", native.headersOf([]));
-    const host = event.headers.get("host") ?? "localhost";
-    const query = event.query ? `?${event.query}` : "";
-    return native.incomingRequest(event.method, `http://${host}${event.path}${query}`, event.headers);
-  }
+  let request;
 
   let handler;
   let single = false;
+
+  // A router of Hono makes its matchers of the routes at the first match. Then no route can be added any more, so that
+  // doing it now changes no answer: a request is matched before its handlers run.
+  function makeMatchers(app) {
+    try {
+      const { router, routes } = app;
+      const isRouter = typeof router?.name === "string" && ["add", "match"].every((name) => typeof router[name] === "function");
+      if (isRouter && Array.isArray(routes) && routes.length > 0) router.match("GET", "/");
+    } catch { /* the first request says it */ }
+  }
 
   native.install = (value) => {
     single = typeof value === "function";
@@ -347,18 +369,23 @@
     const methods = ["fetch", "message", "scheduled"];
     if (typeof value !== "object" || value === null || !methods.some((name) => typeof value[name] === "function")) return false;
     handler = value;
+    // They are in the snapshot then.
+    env ??= newEnvironment();
+    request ??= native.requestOfEvent();
+    native.sharedHeaders();
+    if (typeof value.fetch === "function") makeMatchers(value);
     return true;
   };
 
   function answer() {
     if (single) return handler(event, context);
     const kind = KINDS[native.kind()];
-    const env = environment();
+    env ??= newEnvironment();
     if (kind === "mqtt" && typeof handler.message === "function") return handler.message(event, env, context);
     if (kind === "cron" && typeof handler.scheduled === "function") return handler.scheduled(event, env, context);
     // A direct call of an HTTP function is a POST of the data.
     if (kind !== "mqtt" && kind !== "cron" && typeof handler.fetch === "function") {
-      return handler.fetch(incomingRequest(), env, context);
+      return handler.fetch((request ??= native.requestOfEvent()), env, context);
     }
     const wanted = { mqtt: "message", cron: "scheduled" }[kind] ?? "fetch";
     throw new TypeError(`the default export has no ${wanted}() to handle this ${kind} event`);
@@ -369,7 +396,7 @@
 
   native.reset = () => {
     native.resetConsole?.();
-    allFields = headers = properties = change = allFacts = config = secrets = node = undefined;
+    allFields = headers = properties = change = allFacts = config = secrets = node = env = request = undefined;
   };
 
   native.dispatch = () => {

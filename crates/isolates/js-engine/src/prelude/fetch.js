@@ -22,7 +22,7 @@
     signal?.throwIfAborted();
     let ticket;
     try {
-      ticket = native.fetch(method, url, native.headerList(request.headers).flat(), body, redirect);
+      ticket = native.fetch(method, url, native.headerList(request.headers), body, redirect);
     } catch (error) {
       throw failure(error, stack);
     }

@@ -1,80 +1,102 @@
-// Headers (fetch standard).
+// Headers (fetch standard). Names and values are checked natively; those of the event stay in its message until more than
+// one of them is looked at.
 (native) => {
-  const TOKEN = /^[!#$%&'*+\-.^_`|~0-9A-Za-z]+$/;
+  // In place of `init`: the headers of the event.
+  const OF_EVENT = {};
 
   function checkedName(name) {
-    const text = String(name);
-    if (!TOKEN.test(text)) throw new TypeError(`invalid header name: ${JSON.stringify(text)}`);
-    return text.toLowerCase();
+    const text = typeof name === "string" ? name : String(name);
+    const key = native.headerName(text);
+    if (key === undefined) throw new TypeError(`invalid header name: ${JSON.stringify(text)}`);
+    return key;
   }
   function checkedValue(value) {
-    const text = String(value).replace(/^[\t\n\r ]+|[\t\n\r ]+$/g, "");
-    if (/[\0\n\r]/.test(text)) throw new TypeError("invalid header value: it has a line break or a NUL");
-    if (/[^\0-\xff]/.test(text)) throw new TypeError("invalid header value: it has a character outside of Latin-1; encodeURIComponent makes it fit");
-    return text;
+    const text = native.headerValue(typeof value === "string" ? value : String(value));
+    if (typeof text === "string") return text;
+    if (text) throw new TypeError("invalid header value: it has a line break or a NUL");
+    throw new TypeError("invalid header value: it has a character outside of Latin-1; encodeURIComponent makes it fit");
   }
 
   let listOf;
   let headersOf;
 
   class Headers {
+    // `[name, value, …]` with names in lower case; undefined while they are in the event's message.
     #list = [];
     #fixed = false;
     static {
-      listOf = (headers) => headers.#list;
+      listOf = (headers) => headers.#list ?? (headers.#list = native.eventHeaders());
       native.fixHeaders = (headers) => { headers.#fixed = true; };
       // From `[name, value, …]` with names in lower case already.
       headersOf = (flat) => {
         const headers = new Headers();
-        for (let i = 0; i < flat.length; i += 2) headers.#list.push([flat[i], flat[i + 1]]);
+        headers.#list = flat;
         return headers;
       };
     }
     constructor(init) {
       if (init === undefined || init === null) return;
-      if (init instanceof Headers) this.#list = listOf(init).map(([name, value]) => [name, value]);
+      if (init === OF_EVENT) this.#list = undefined;
+      else if (init instanceof Headers) this.#list = listOf(init).slice();
       else if (typeof init[Symbol.iterator] === "function") {
         for (const pair of init) {
           const both = [...pair];
           if (both.length !== 2) throw new TypeError("each header must have a name and a value");
-          this.append(both[0], both[1]);
+          this.#list.push(checkedName(both[0]), checkedValue(both[1]));
         }
-      } else for (const [name, value] of Object.entries(init)) this.append(name, value);
+      } else {
+        for (const name of Object.keys(init)) this.#list.push(checkedName(name), checkedValue(init[name]));
+      }
     }
     #check() {
       if (this.#fixed) throw new TypeError("these headers are immutable; change a copy: new Headers(headers) or new Response(response.body, response)");
     }
     append(name, value) {
-      const pair = [checkedName(name), checkedValue(value)];
+      const key = checkedName(name);
+      const text = checkedValue(value);
       this.#check();
-      this.#list.push(pair);
+      listOf(this).push(key, text);
     }
     delete(name) {
       const key = checkedName(name);
       this.#check();
-      this.#list = this.#list.filter(([n]) => n !== key);
+      const list = listOf(this);
+      this.#list = list.filter((_, index) => list[index & ~1] !== key);
     }
     get(name) {
       const key = checkedName(name);
-      const values = this.#list.filter(([n]) => n === key).map(([, v]) => v);
-      return values.length ? values.join(", ") : null;
+      const list = this.#list;
+      if (list === undefined) return native.eventHeader(key);
+      let found = null;
+      for (let i = 0; i < list.length; i += 2) {
+        if (list[i] === key) found = found === null ? list[i + 1] : `${found}, ${list[i + 1]}`;
+      }
+      return found;
     }
-    getSetCookie() { return this.#list.filter(([n]) => n === "set-cookie").map(([, v]) => v); }
-    has(name) { const key = checkedName(name); return this.#list.some(([n]) => n === key); }
+    getSetCookie() { return listOf(this).filter((_, index, list) => (index & 1) === 1 && list[index - 1] === "set-cookie"); }
+    has(name) {
+      const key = checkedName(name);
+      const list = this.#list;
+      if (list === undefined) return native.eventHeader(key) !== null;
+      for (let i = 0; i < list.length; i += 2) if (list[i] === key) return true;
+      return false;
+    }
     set(name, value) {
       const key = checkedName(name);
       const text = checkedValue(value);
       this.#check();
-      const at = this.#list.findIndex(([n]) => n === key);
-      if (at < 0) this.#list.push([key, text]);
+      const list = listOf(this);
+      let first = 0;
+      while (first < list.length && list[first] !== key) first += 2;
+      if (first === list.length) list.push(key, text);
       else {
-        this.#list[at][1] = text;
-        this.#list = this.#list.filter(([n], index) => index <= at || n !== key);
+        list[first + 1] = text;
+        this.#list = list.filter((_, index) => index <= first + 1 || list[index & ~1] !== key);
       }
     }
     forEach(visit, self) { for (const [name, value] of this) visit.call(self, value, name, this); }
     *entries() {
-      const names = [...new Set(this.#list.map(([n]) => n))].sort();
+      const names = [...new Set(listOf(this).filter((_, index) => (index & 1) === 0))].sort();
       for (const name of names) {
         if (name === "set-cookie") for (const value of this.getSetCookie()) yield [name, value];
         else yield [name, this.get(name)];
@@ -85,8 +107,8 @@
     [Symbol.iterator]() { return this.entries(); }
   }
 
-  native.TOKEN = TOKEN;
   native.headerList = listOf;
   native.headersOf = headersOf;
+  native.headersOfEvent = () => new Headers(OF_EVENT);
   native.define({ Headers });
 };
