@@ -31,6 +31,8 @@ const PASSING: u8 = 0;
 const WAITS_FOR_LANE: u8 = 1;
 /// The isolate has computed in the lane since it was polled.
 const IN_LANE: u8 = 2;
+/// The isolate has waited for its round before it started, see [`CpuTime::admitted`]: its first poll does not wait again.
+const ADMITTED: u8 = 3;
 
 /// The effect of a tick on an isolate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +64,11 @@ impl CpuTime {
         })
     }
 
+    /// The isolate has waited for a round with time left before it got memory or an instance.
+    pub fn admitted(&self) {
+        self.phase.store(ADMITTED, Relaxed);
+    }
+
     /// Lets others compute, and waits until it is its function's turn. It has the turn until it waits for something.
     pub async fn take_turn(&self) {
         drop(self.turn.lock().take());
@@ -88,7 +95,8 @@ impl CpuTime {
         }
         // Ticks come at any time. One that interrupted a short invocation would make it wait for those that compute, and keep the
         // fine tick going, which interrupts more of them.
-        let is_short = self.phase.load(Relaxed) == PASSING && !lane::is_long(running_ns);
+        let is_passing = matches!(self.phase.load(Relaxed), PASSING | ADMITTED);
+        let is_short = is_passing && !lane::is_long(running_ns);
         Ok(if is_short { AtTick::GoesOn } else { AtTick::TakesTurn })
     }
 }
@@ -134,6 +142,10 @@ impl<F: Future + Unpin> Future for Counted<F> {
         lane::note_run(ran_ns);
         match this.cpu_time.phase.load(Relaxed) {
             PASSING => lane::charge(ran_ns),
+            ADMITTED => {
+                lane::charge(ran_ns);
+                this.cpu_time.phase.store(PASSING, Relaxed);
+            }
             IN_LANE => this.cpu_time.phase.store(PASSING, Relaxed),
             _ => {}
         }
@@ -184,6 +196,28 @@ mod tests {
             assert_eq!(ticks.at_tick(), Ok(AtTick::GoesOn), "it has waited for something");
         });
         Counted::new(cpu_time, run).await;
+    }
+
+    #[tokio::test]
+    async fn one_that_was_admitted_does_not_wait_again_in_its_first_poll() {
+        let run = |cpu_time: &Arc<CpuTime>| {
+            let run = Box::pin(async {
+                tokio::task::yield_now().await;
+            });
+            Counted::new(cpu_time.clone(), run)
+        };
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        lane::charge(u64::MAX);
+        let waits = CpuTime::new(Duration::MAX, Arc::default());
+        let mut waiting = run(&waits);
+        assert!(Pin::new(&mut waiting).poll(&mut context).is_pending());
+        assert!(waiting.waiting.is_some(), "the round is full");
+        let passes = CpuTime::new(Duration::MAX, Arc::default());
+        passes.admitted();
+        let mut passing = run(&passes);
+        assert!(Pin::new(&mut passing).poll(&mut context).is_pending());
+        assert!(passing.waiting.is_none());
+        assert_eq!(passes.phase.load(Relaxed), PASSING, "later polls wait as all others do");
     }
 
     #[test]
