@@ -13,7 +13,7 @@ use edgefaas_functions::trace::{Entry, cut};
 use edgefaas_isolates::{Event as FunctionEvent, Reply, RunError, Trigger, WorkflowStep};
 use edgefaas_workflow::instance::{Action, FrameId};
 use edgefaas_workflow::program::{Kind, NodeId, RunWorkflow};
-use edgefaas_workflow::{ErrorKind, Event, WorkflowError, weight};
+use edgefaas_workflow::{Data, ErrorKind, Event, WorkflowError, weight};
 use serde_json::Value;
 use tokio::sync::Notify;
 use ulid::Ulid;
@@ -119,9 +119,8 @@ impl Coordinator {
                     if routes.function(function).is_none()
                         && let Some(child) = routes.workflow(function).cloned()
                     {
-                        if let Err(error) =
-                            self.run_child(running, (frame, node), child, body.clone(), true)
-                        {
+                        let input = Arc::new(body.to_json());
+                        if let Err(error) = self.run_child(running, (frame, node), child, input, true) {
                             let event = Event::Ended { frame, result: Err(error) };
                             self.spawn_advance(running.clone(), Queued::now(event));
                         }
@@ -253,7 +252,7 @@ impl Coordinator {
         frame: FrameId,
         node: NodeId,
         name: &str,
-        body: &Value,
+        body: &Data,
     ) -> (WorkflowResult, Option<StepEffects>) {
         let routes = self.registry.routes();
         let Some(function) = routes.function(name).cloned() else {
@@ -273,7 +272,7 @@ impl Coordinator {
             task: running.workflow.program.node(node).path.clone(),
         };
         let body = match body {
-            Value::Null => Bytes::new(),
+            Data::Null => Bytes::new(),
             body => serde_json::to_vec(body).unwrap_or_default().into(),
         };
         let event = FunctionEvent { trigger: Trigger::Workflow(step), body };

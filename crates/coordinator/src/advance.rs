@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use edgefaas_broker::Message;
 use edgefaas_functions::invocation::{InvocationError, MAX_DEPTH, Outcome};
-use edgefaas_functions::registry::LiveWorkflow;
+use edgefaas_functions::registry::{LiveFunction, LiveWorkflow};
 use edgefaas_functions::trace::{new_trace_parent, trace_id, with_context};
 use edgefaas_isolates::Reply;
 use edgefaas_state::store::{Batch, CommitError};
@@ -61,10 +61,17 @@ impl Coordinator {
         if start.depth == 0 && self.running.load(Relaxed) >= limits.running {
             return Err(full(limits.running));
         }
+        let is_durable = workflow.program.durable || start.kept_call.is_some();
+        if start.depth == 0
+            && !is_durable
+            && let Some(function) = self.full_function(&workflow)
+        {
+            let capacity = function.admission.capacity();
+            return Err(InvocationError::QueueFull { function: function.name.to_string(), capacity });
+        }
         let bytes = INSTANCE_BYTES.saturating_add(start.input_bytes);
         // A child is admitted together with its parent.
         let is_new = !start.is_recovered && start.parent.is_none();
-        let is_durable = workflow.program.durable || start.kept_call.is_some();
         if is_new && is_durable && !self.broker.wal().has_room(bytes) {
             let error = self.store.committer().disk_full();
             return Err(InvocationError::NotStored { function: name(), error });
@@ -120,6 +127,14 @@ impl Coordinator {
         });
         instances.insert(running.id, running.clone());
         Ok(running)
+    }
+
+    /// A function that a workflow calls and whose queue is full. A new instance that lives in memory alone would wait behind that
+    /// queue and could not be refused any more; one that is on the disk may wait there.
+    pub(super) fn full_function(&self, workflow: &LiveWorkflow) -> Option<Arc<LiveFunction>> {
+        let routes = self.registry.routes();
+        let mut called = workflow.functions.iter().filter_map(|name| routes.function(name));
+        called.find(|function| function.admission.is_full()).cloned()
     }
 
     /// Runs a workflow from its start to its end, as a function is run. If the future is dropped, the instance

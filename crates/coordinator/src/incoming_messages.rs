@@ -228,6 +228,7 @@ impl Coordinator {
         max_instances.is_some_and(|max| workflow.figures.live.load(Relaxed) >= max)
             || !self.has_room_for(workflow, INSTANCE_BYTES.saturating_add(bytes))
             || self.running.load(Relaxed) >= self.limits.running
+            || !workflow.program.durable && self.full_function(workflow).is_some()
             || self.instances.lock().len() >= self.limits.instances
             || self.broker.wal().is_full()
     }

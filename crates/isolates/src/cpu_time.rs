@@ -1,11 +1,12 @@
 //! Processor time of invocations, without waiting time.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::lane;
 use crate::turns::{Turn, Turns};
@@ -31,6 +32,14 @@ const PASSING: u8 = 0;
 const WAITS_FOR_LANE: u8 = 1;
 /// The isolate has computed in the lane since it was polled.
 const IN_LANE: u8 = 2;
+/// The isolate has waited for its round before it started, see [`CpuTime::admitted`]: its first poll does not wait again.
+const ADMITTED: u8 = 3;
+
+/// The time for which the processor time of a thread is reckoned from the last reading and the monotonic clock. The kernel's
+/// clock of a thread costs a system call, half a microsecond; the monotonic clock a twentieth of that. The system takes a
+/// processor away for milliseconds: then more than this has passed, and the thread's clock is read. So a reckoned time is at
+/// most this much too high.
+const RECKONED: Duration = Duration::from_micros(100);
 
 /// The effect of a tick on an isolate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +71,11 @@ impl CpuTime {
         })
     }
 
+    /// The isolate has waited for a round with time left before it got memory or an instance.
+    pub fn admitted(&self) {
+        self.phase.store(ADMITTED, Relaxed);
+    }
+
     /// Lets others compute, and waits until it is its function's turn. It has the turn until it waits for something.
     pub async fn take_turn(&self) {
         drop(self.turn.lock().take());
@@ -88,15 +102,35 @@ impl CpuTime {
         }
         // Ticks come at any time. One that interrupted a short invocation would make it wait for those that compute, and keep the
         // fine tick going, which interrupts more of them.
-        let is_short = self.phase.load(Relaxed) == PASSING && !lane::is_long(running_ns);
+        let is_passing = matches!(self.phase.load(Relaxed), PASSING | ADMITTED);
+        let is_short = is_passing && !lane::is_long(running_ns);
         Ok(if is_short { AtTick::GoesOn } else { AtTick::TakesTurn })
     }
+}
+
+thread_local! {
+    /// The last reading of this thread's processor time, and its moment.
+    static LAST_READING: Cell<Option<(Instant, u64)>> = const { Cell::new(None) };
 }
 
 /// The processor time of this thread.
 fn thread_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The processor time of this thread, at most [`RECKONED`] too high.
+fn reckoned_thread_ns() -> u64 {
+    let now = Instant::now();
+    if let Some((at, read_ns)) = LAST_READING.get() {
+        let passed = now.saturating_duration_since(at);
+        if passed < RECKONED {
+            return read_ns + passed.as_nanos() as u64;
+        }
+    }
+    let read_ns = thread_ns();
+    LAST_READING.set(Some((now, read_ns)));
+    read_ns
 }
 
 /// A run whose processor time is counted, and which waits where its thread's [round](crate::lane) has no time left for it.
@@ -126,14 +160,18 @@ impl<F: Future + Unpin> Future for Counted<F> {
             ready!(waiting.as_mut().poll(context));
             this.waiting = None;
         }
-        let entered_ns = thread_ns();
+        let entered_ns = reckoned_thread_ns();
         this.cpu_time.entered_ns.store(entered_ns, Relaxed);
         let polled = Pin::new(&mut this.run).poll(context);
-        let ran_ns = thread_ns().saturating_sub(entered_ns);
+        let ran_ns = reckoned_thread_ns().saturating_sub(entered_ns);
         this.cpu_time.spent_ns.fetch_add(ran_ns, Relaxed);
         lane::note_run(ran_ns);
         match this.cpu_time.phase.load(Relaxed) {
             PASSING => lane::charge(ran_ns),
+            ADMITTED => {
+                lane::charge(ran_ns);
+                this.cpu_time.phase.store(PASSING, Relaxed);
+            }
             IN_LANE => this.cpu_time.phase.store(PASSING, Relaxed),
             _ => {}
         }
@@ -184,6 +222,37 @@ mod tests {
             assert_eq!(ticks.at_tick(), Ok(AtTick::GoesOn), "it has waited for something");
         });
         Counted::new(cpu_time, run).await;
+    }
+
+    #[test]
+    fn the_reckoned_time_follows_the_threads_own_clock() {
+        for _ in 0..10_000 {
+            let (before_ns, reckoned_ns, after_ns) = (thread_ns(), reckoned_thread_ns(), thread_ns());
+            let max_ns = after_ns + RECKONED.as_nanos() as u64;
+            assert!((before_ns..=max_ns).contains(&reckoned_ns), "{reckoned_ns}: {before_ns} to {max_ns}");
+        }
+    }
+
+    #[tokio::test]
+    async fn one_that_was_admitted_does_not_wait_again_in_its_first_poll() {
+        let run = |cpu_time: &Arc<CpuTime>| {
+            let run = Box::pin(async {
+                tokio::task::yield_now().await;
+            });
+            Counted::new(cpu_time.clone(), run)
+        };
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        lane::charge(u64::MAX);
+        let waits = CpuTime::new(Duration::MAX, Arc::default());
+        let mut waiting = run(&waits);
+        assert!(Pin::new(&mut waiting).poll(&mut context).is_pending());
+        assert!(waiting.waiting.is_some(), "the round is full");
+        let passes = CpuTime::new(Duration::MAX, Arc::default());
+        passes.admitted();
+        let mut passing = run(&passes);
+        assert!(Pin::new(&mut passing).poll(&mut context).is_pending());
+        assert!(passing.waiting.is_none());
+        assert_eq!(passes.phase.load(Relaxed), PASSING, "later polls wait as all others do");
     }
 
     #[test]

@@ -48,5 +48,5 @@ pub use outcome::{Completion, InternalError, InvocationMeta, Limits, RunError};
 pub use pool::{Isolates, IsolatesConfig};
 pub use program::{FunctionSource, PrepareError, Preparing, Program};
 pub use source::{Module, ModuleGraph};
-pub use start::{Start, Usage};
+pub use start::{Admitted, Start, Usage};
 pub use warm::Isolation;

@@ -17,10 +17,11 @@ use crate::event::Event;
 use crate::guest_memory::GuestMemory;
 use crate::host::Host;
 use crate::js::{self, JsEngine};
+use crate::lane;
 use crate::outcome::{Completion, InvocationMeta, Limits, RunError};
 use crate::program::{FunctionSource, PrepareError, Prepared, Preparing, Program, ProgramKind, compiled};
 use crate::run_resources::{Isolate, RunResources};
-use crate::start::{Start, StartWith, WarmInstance};
+use crate::start::{Admitted, Start, StartWith, WarmInstance};
 use crate::warm::{Isolation, Taken, WarmPool};
 
 /// Settings of [`Isolates`].
@@ -124,6 +125,14 @@ impl Isolates {
                 Ok(ProgramKind::JavaScript(javascript.clone(), program))
             }
         }
+    }
+
+    /// Waits until this thread has time for one more invocation, in the order of arrival, one of each function after the other. An
+    /// invocation waits here before it takes memory or a warm instance, so that of a burst only those that run hold them.
+    /// Dropping the future stops waiting.
+    pub async fn turn(&self, program: &Program) -> Admitted {
+        lane::admit(Arc::as_ptr(&program.0.turns) as lane::FunctionId).await;
+        Admitted(())
     }
 
     /// Starts an invocation, if there is memory for it now and no other one waits for memory.

@@ -27,7 +27,17 @@ pub struct Start {
     pub(crate) cpu_time: Arc<CpuTime>,
 }
 
+/// An invocation has waited until its thread has time for it: see [`Isolates::turn`](crate::Isolates::turn).
+pub struct Admitted(pub(crate) ());
+
 impl Start {
+    /// The invocation has waited for its turn already, so that it runs without waiting again.
+    #[must_use]
+    pub fn after(self, _: Admitted) -> Self {
+        self.cpu_time.admitted();
+        self
+    }
+
     /// The usage of the invocation, which grows while it runs.
     pub fn usage(&self) -> Usage {
         Usage { cpu_time: self.cpu_time.clone(), warm: matches!(self.with, StartWith::Warm(_)) }

@@ -587,6 +587,49 @@ fn a_workflow_that_forks_itself_takes_no_more_memory_than_its_root_may() {
 }
 
 #[test]
+fn a_workflow_in_memory_is_refused_while_the_queue_of_its_function_is_full() {
+    let home = tempfile::tempdir().unwrap();
+    let node = Running::start(home.path(), &[]);
+    let calls = |name: &str, function: &str, durable: bool| {
+        let head = format!("document: {{ {HEAD}, name: {name}, metadata: {{ durable: {durable} }} }}");
+        (format!("{name}.yaml"), format!("{head}\ndo:\n  - only: {{ call: {function} }}\n"))
+    };
+    let workflows =
+        [calls("memory", "slow", false), calls("disk", "slow", true), calls("other", "quick", false)];
+    let mut files = vec![
+        ("slow.js", "export default () => new Promise((done) => setTimeout(done, 240000));"),
+        ("quick.js", "export default () => 'quick';"),
+    ];
+    files.extend(workflows.iter().map(|(name, text)| (name.as_str(), text.as_str())));
+    let app = App::new(
+        "app = \"full\"\nworkflows = [\"*.yaml\"]\n[functions.slow]\nmain = \"slow.js\"\nlimits = { concurrency = 1, timeout = \
+         \"5m\", queue = { capacity = 2 } }\n[functions.quick]\nmain = \"quick.js\"\n",
+        &files,
+    );
+    node.ok(&["deploy", app.path()]);
+    let mut caller = crate::load::Connection::open(&node.mqtt_port, "caller", true).unwrap();
+    caller.subscribe("$faas/wf/memory/result/+", 0).unwrap();
+    // One runs and two wait. A start is refused as soon as the steps of those before it wait.
+    let refused = (0..1000).find_map(|number| {
+        caller.publish_unacknowledged(&format!("$faas/wf/memory/invoke/{number}"), b"{}").unwrap();
+        let answer = caller.receive_within(std::time::Duration::from_millis(20)).unwrap()?;
+        Some((number, String::from_utf8_lossy(&answer.1).into_owned()))
+    });
+    let (number, answer) = refused.expect("a start is refused");
+    assert!(
+        number >= 3 && answer.contains("the queue of `slow` is full (2 are waiting)"),
+        "{number}: {answer}"
+    );
+    let (status, body) = node.http("POST", "/workflows/memory", "{}");
+    assert!(status == 429 && body.contains("the queue of `slow` is full"), "{status}: {body}");
+    // One on the disk is accepted, and so is one that does not call the function.
+    let mut other = crate::load::Connection::open(&node.mqtt_port, "other", true).unwrap();
+    other.publish(0b0010, "$faas/wf/disk/invoke", 7, b"{}").unwrap();
+    assert_eq!(other.receive_within(PATIENCE).unwrap(), Some((0x40, vec![0, 7])));
+    assert_eq!(node.http("POST", "/workflows/other", "{}"), (200, "\"quick\"".into()));
+}
+
+#[test]
 fn an_instance_that_waits_is_small() {
     const COUNT: u64 = 10_000;
     // Each is three instances, of which one counts as running (workflows.running).

@@ -569,15 +569,16 @@ impl Invoker {
         Ok((reply, effects))
     }
 
-    /// Memory for a new isolate, or a warm one. `None` if there was none within [`MEMORY_WAIT`].
+    /// The turn on this thread, and memory for a new isolate or a warm one. `None` if there was none within [`MEMORY_WAIT`].
     async fn start(&self, program: &Program, limits: Limits) -> Option<Start> {
+        let turn = self.isolates.turn(program).await;
         if let Some(start) = self.isolates.try_start(program, limits) {
-            return Some(start);
+            return Some(start.after(turn));
         }
         // It keeps its permit while it waits.
         let wait = MEMORY_WAIT.min(limits.timeout / 2);
         let started = tokio::time::timeout(wait, self.isolates.start(program, limits)).await;
-        started.ok().flatten()
+        Some(started.ok().flatten()?.after(turn))
     }
 
     /// True if a function that uses objects with these name patterns has to wait until they were transferred from the peers.

@@ -129,6 +129,11 @@ impl Admission {
         (state.running, state.waiting.len() as u32)
     }
 
+    /// True if as many invocations wait as may. Those of workflow steps and durable invocations count, though they wait beyond it.
+    pub fn is_full(&self) -> bool {
+        self.state.lock().waiting.len() >= self.capacity
+    }
+
     /// Number of running invocations, read without a lock.
     pub fn running(&self) -> &Arc<AtomicU32> {
         &self.running
@@ -247,6 +252,19 @@ mod tests {
         drop(third);
         assert_eq!(admission.load(), (1, 0));
         assert_eq!(admission.running().load(Relaxed), 1);
+    }
+
+    #[tokio::test]
+    async fn a_queue_is_full_of_durable_invocations_as_well() {
+        let admission = admission(1, 2, QueueOrder::Fifo, WhenFull::Reject);
+        let running = ready(admission.enter_durable());
+        let waiting: Vec<_> = (0..2).map(|_| admission.enter_durable()).collect();
+        assert!(admission.is_full() && admission.enter().is_err());
+        let beyond = admission.enter_durable();
+        assert_eq!(admission.load(), (1, 3));
+        drop((running, waiting));
+        assert!(!admission.is_full());
+        drop(beyond);
     }
 
     #[tokio::test]

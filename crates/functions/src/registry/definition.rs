@@ -29,6 +29,8 @@ pub struct LiveWorkflow {
     pub digest: [u8; 32],
     /// The compiled definition.
     pub program: Arc<Program>,
+    /// The functions that it calls, each once: [`Program::functions`].
+    pub functions: Vec<String>,
     /// Its permissions outside its own app.
     pub permissions: Permissions,
     /// The order of the instances that messages start.
@@ -218,6 +220,7 @@ impl LiveWorkflow {
             ),
             digest: *blake3::hash(text.as_bytes()).as_bytes(),
             needs_lane: needs_lane(&program),
+            functions: program.functions(),
             program: Arc::new(program),
             permissions,
             order: LiveOrder::default(),

@@ -22,8 +22,8 @@ pub enum Action {
         node: NodeId,
         /// The function.
         function: Arc<str>,
-        /// The input of the function.
-        body: Arc<Value>,
+        /// The input of the function. It shares the memory of the instance's data.
+        body: Data,
     },
     /// Send an HTTP request. The instance waits for [`Event::Ended`] with the result of [`read_answer`].
     Request {

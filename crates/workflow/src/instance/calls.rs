@@ -44,7 +44,10 @@ impl Run<'_> {
                 frame: id,
                 node: node_id,
                 function: Arc::from(call.function.as_str()),
-                body: or_input(&call.with)?,
+                body: match &call.with {
+                    None => input.clone(),
+                    Some(template) => scope.template(template, input)?,
+                },
             },
             Kind::Http(http) => Action::Request {
                 frame: id,
@@ -103,9 +106,12 @@ impl Run<'_> {
         };
         // Until the call has ended.
         let body_bytes = match &action {
-            Action::Call { body, .. }
-            | Action::Workflow { input: body, .. }
-            | Action::Script { input: body, .. } => weight(body) as u64,
+            // The input of the task is in the frame already.
+            Action::Call { body, .. } if body.is_shared_with(input) => 0,
+            Action::Call { body, .. } => body.bytes(),
+            Action::Workflow { input: body, .. } | Action::Script { input: body, .. } => {
+                weight(body) as u64
+            }
             Action::Document { parameters: body, .. } => weight(body) as u64,
             Action::Request { request, .. } => request.bytes(),
             _ => 0,

@@ -169,11 +169,7 @@ impl Host {
     fn act(&mut self, action: Action) {
         match action {
             Action::Call { frame, function, body, .. } => {
-                self.ask(
-                    frame,
-                    Asked::Call { function: function.to_string(), body: (*body).clone() },
-                    true,
-                );
+                self.ask(frame, Asked::Call { function: function.to_string(), body: body.to_json() }, true);
             }
             Action::Request { frame, request, .. } => self.ask(frame, Asked::Request(*request), true),
             Action::Document { frame, document, parameters, credentials, .. } => {
