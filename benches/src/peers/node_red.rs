@@ -12,8 +12,8 @@ use tempfile::TempDir;
 use crate::process::Process;
 use crate::target_folder;
 
-/// The version that is measured.
-pub const VERSION: &str = "5.0.7";
+/// The version that is measured: the newest one for Node.js 20.
+pub const VERSION: &str = "4.1.8";
 
 /// As Node-RED writes it for a new user, without the editor. Its log has one line: that the flow is connected.
 const SETTINGS: &str = r#"module.exports = {
@@ -33,6 +33,9 @@ const SETTINGS: &str = r#"module.exports = {
   },
 };
 "#;
+
+/// What it says once the flow is connected.
+const CONNECTED: &str = "connected";
 
 /// A flow that runs. Dropping it ends it.
 #[derive(Debug)]
@@ -55,6 +58,9 @@ impl NodeRed {
         let mut command = Command::new("node");
         command.arg(program).arg("--userDir").arg(folder.path()).stderr(Stdio::null());
         let process = Process::start(&mut command).context("Node-RED")?;
+        if process.first_line.trim() != CONNECTED {
+            bail!("Node-RED says {:?}", process.first_line.trim());
+        }
         Ok(Self { process, _folder: folder })
     }
 }
