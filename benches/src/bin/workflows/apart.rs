@@ -183,7 +183,7 @@ fn flow(mappers: u64) -> Vec<Value> {
     let names: Vec<&str> = maps.iter().map(String::as_str).collect();
     let mut nodes = vec![
         mqtt_in("in", "x1", &names),
-        join("join", GROUP * mappers, &["sum"]),
+        join("fives", GROUP * mappers, &["sum"]),
         function(
             "sum",
             "msg.payload = { n: Math.max(...msg.payload.map((item) => item.n)), x: msg.payload.reduce((sum, item) => sum + item.x, \
@@ -193,6 +193,6 @@ fn flow(mappers: u64) -> Vec<Value> {
         mqtt_out("out", "x3"),
     ];
     let map = "const { n } = msg.payload;\nreturn { payload: { n, x: n * 2 } };";
-    nodes.extend(names.iter().map(|name| function(name, map, &["join"])));
+    nodes.extend(names.iter().map(|name| function(name, map, &["fives"])));
     nodes
 }
