@@ -77,8 +77,8 @@ target/release/report --collect           # makes this page of benches/results/*
 ```
 
 mosquitto and Node.js have to be there. Other peers are installed into `target/` when they are first wanted: rumqttd and
-`wasmtime serve` with cargo (the latter takes some minutes), nats-server with Go, workerd and Node-RED with npm. Who can't be had is
-left out.
+`wasmtime serve` with cargo (the latter takes some minutes), nats-server with Go, workerd, Hono and Node-RED with npm. A peer that is
+unavailable is left out.
 ";
 
 #[derive(Debug, Parser)]
