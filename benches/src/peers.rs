@@ -9,6 +9,7 @@ mod mosquitto;
 mod nats;
 pub mod node_red;
 mod nodejs;
+mod npm;
 pub mod redis;
 mod rumqttd;
 mod wasmtime_serve;

@@ -1,11 +1,10 @@
 //! Hono, the web framework that both a node and workerd run, from the packages of npm. Installed when it is first wanted.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 
-use crate::target_folder;
+use super::npm::{Scripts, installed};
 
 /// The version that is measured.
 pub const VERSION: &str = "4.13.19";
@@ -15,23 +14,7 @@ pub const VERSION: &str = "4.13.19";
 /// # Errors
 /// It is not there, and npm cannot install it.
 pub(super) fn hono() -> anyhow::Result<PathBuf> {
-    let folder = target_folder().join("hono").join(VERSION);
-    let package = folder.join("node_modules/hono");
-    if !package.is_dir() {
-        std::fs::create_dir_all(&folder)?;
-        let installed = Command::new("npm")
-            .args(["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"])
-            .arg(&folder)
-            .arg(format!("hono@{VERSION}"))
-            .stdout(Stdio::null())
-            .status()
-            .context("npm cannot be started")?;
-        ensure!(
-            installed.success() && package.is_dir(),
-            "hono could not be installed: npm ended with {installed}"
-        );
-    }
-    Ok(package)
+    installed("hono", VERSION, Scripts::Ignored, "hono")
 }
 
 /// Copies the package, as far as `import "hono"` needs it, to `node_modules` of an app.

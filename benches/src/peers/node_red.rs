@@ -9,8 +9,8 @@ use anyhow::{Context, bail};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::npm::{Scripts, installed};
 use crate::process::Process;
-use crate::target_folder;
 
 /// The version that is measured: the newest one for Node.js 20.
 pub const VERSION: &str = "4.1.8";
@@ -109,20 +109,5 @@ fn flow(broker: SocketAddr, mut nodes: Vec<Value>) -> Vec<Value> {
 
 /// Its program.
 fn install() -> anyhow::Result<PathBuf> {
-    let folder = target_folder().join("node-red").join(VERSION);
-    let program = folder.join("node_modules/node-red/red.js");
-    if !program.is_file() {
-        fs::create_dir_all(&folder)?;
-        let installed = Command::new("npm")
-            .args(["install", "--no-audit", "--no-fund", "--prefix"])
-            .arg(&folder)
-            .arg(format!("node-red@{VERSION}"))
-            .stdout(Stdio::null())
-            .status()
-            .context("npm cannot be started")?;
-        if !installed.success() || !program.is_file() {
-            bail!("Node-RED could not be installed: npm ended with {installed}");
-        }
-    }
-    Ok(program)
+    installed("node-red", VERSION, Scripts::Run, "node-red/red.js")
 }

@@ -2,16 +2,16 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
 use tempfile::TempDir;
 
 use super::hono;
+use super::npm::{Scripts, installed};
 use crate::functions::{HONO_JS, WORKER_JS};
 use crate::process::Process;
-use crate::target_folder;
 
 /// The version that is measured, which has its date in it.
 pub const VERSION: &str = "1.20261117.1";
@@ -104,20 +104,6 @@ fn install() -> anyhow::Result<PathBuf> {
         "aarch64" => "linux-arm64",
         other => bail!("there is no workerd for {other}"),
     };
-    let folder = target_folder().join("workerd").join(VERSION);
-    let program = folder.join(format!("node_modules/@cloudflare/workerd-{platform}/bin/workerd"));
-    if !program.is_file() {
-        std::fs::create_dir_all(&folder)?;
-        let installed = Command::new("npm")
-            .args(["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"])
-            .arg(&folder)
-            .arg(format!("workerd@{VERSION}"))
-            .stdout(Stdio::null())
-            .status()
-            .context("npm cannot be started")?;
-        if !installed.success() || !program.is_file() {
-            bail!("workerd could not be installed: npm ended with {installed}");
-        }
-    }
-    Ok(program)
+    let program = format!("@cloudflare/workerd-{platform}/bin/workerd");
+    installed("workerd", VERSION, Scripts::Ignored, &program)
 }
