@@ -211,6 +211,7 @@ impl Coordinator {
             return (Err(error), None);
         }
         let _outside = (!matches!(action, Action::Call { .. })).then(|| self.outside.begin());
+        // Boxed but for calls, which are most: all would have the size of the largest.
         match action {
             Action::Call { frame, node, function, body } => {
                 self.call_step(running, frame, node, &function, &body).await
@@ -218,15 +219,16 @@ impl Coordinator {
             Action::Request { node, request, output, .. } => {
                 let redirect =
                     matches!(&running.workflow.program.node(node).kind, Kind::Http(http) if http.redirect);
-                (self.request_step(running, node, *request, output, redirect).await, None)
+                (Box::pin(self.request_step(running, node, *request, output, redirect)).await, None)
             }
             Action::Document { node, document, parameters, credentials, .. } => {
                 let credentials = credentials.map(|credentials| *credentials);
-                (self.document_step(running, node, *document, &parameters, credentials).await, None)
+                let step = self.document_step(running, node, *document, &parameters, credentials);
+                (Box::pin(step).await, None)
             }
             Action::Script { node, code, input, .. } => {
                 let path = &running.workflow.program.node(node).path;
-                (self.script_step(running, path, &code, &input).await, None)
+                (Box::pin(self.script_step(running, path, &code, &input)).await, None)
             }
             _ => (Ok(Arc::new(Value::Null)), None),
         }

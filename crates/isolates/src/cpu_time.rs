@@ -4,12 +4,14 @@ use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, ready};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use crate::lane;
 use crate::turns::{Turn, Turns};
+use crate::warm::thread_id;
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -24,6 +26,8 @@ pub(crate) struct CpuTime {
     /// The turn of the isolate's function, while the isolate has it.
     turn: Mutex<Option<Turn>>,
     phase: AtomicU8,
+    /// The isolate has run on more than one thread.
+    moved: AtomicBool,
 }
 
 /// The isolate runs in the time that a round reserves for isolates that have not computed for long.
@@ -68,6 +72,7 @@ impl CpuTime {
             turns,
             turn: Mutex::default(),
             phase: AtomicU8::new(PASSING),
+            moved: AtomicBool::new(false),
         })
     }
 
@@ -83,6 +88,11 @@ impl CpuTime {
         let turn = self.turns.take().await;
         self.phase.store(IN_LANE, Relaxed);
         *self.turn.lock() = Some(turn);
+    }
+
+    /// True if the isolate has run on more than one thread.
+    pub fn has_moved(&self) -> bool {
+        self.moved.load(Relaxed)
     }
 
     /// The processor time up to the last time that it returned the thread.
@@ -137,13 +147,15 @@ fn reckoned_thread_ns() -> u64 {
 pub(crate) struct Counted<F> {
     cpu_time: Arc<CpuTime>,
     run: F,
+    /// The thread of the first poll.
+    thread: Option<ThreadId>,
     waiting: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 impl<F: Future + Unpin> Counted<F> {
     /// Counts the time of `run` for `cpu_time`.
     pub fn new(cpu_time: Arc<CpuTime>, run: F) -> Self {
-        Self { cpu_time, run, waiting: None }
+        Self { cpu_time, run, thread: None, waiting: None }
     }
 }
 
@@ -152,6 +164,10 @@ impl<F: Future + Unpin> Future for Counted<F> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let this = &mut *self;
+        let here = thread_id();
+        if *this.thread.get_or_insert(here) != here {
+            this.cpu_time.moved.store(true, Relaxed);
+        }
         if this.waiting.is_none() && lane::must_wait() && this.cpu_time.phase.load(Relaxed) == PASSING {
             this.waiting =
                 Some(Box::pin(lane::admit(Arc::as_ptr(&this.cpu_time.turns) as lane::FunctionId)));
@@ -253,6 +269,21 @@ mod tests {
         assert!(Pin::new(&mut passing).poll(&mut context).is_pending());
         assert!(passing.waiting.is_none());
         assert_eq!(passes.phase.load(Relaxed), PASSING, "later polls wait as all others do");
+    }
+
+    #[test]
+    fn a_run_on_two_threads_is_noticed() {
+        let cpu_time = CpuTime::new(Duration::MAX, Arc::default());
+        let mut run = Counted::new(cpu_time.clone(), Box::pin(std::future::pending::<()>()));
+        let mut poll = move || {
+            let mut context = Context::from_waker(std::task::Waker::noop());
+            assert!(Pin::new(&mut run).poll(&mut context).is_pending());
+        };
+        poll();
+        poll();
+        assert!(!cpu_time.has_moved());
+        std::thread::scope(|scope| scope.spawn(poll).join()).unwrap();
+        assert!(cpu_time.has_moved());
     }
 
     #[test]

@@ -52,11 +52,24 @@ pub struct PoolConfig {
 
 /// Ratio: the pool has one slot for an idle instance per this number of running ones.
 const WARM_SHARE: u32 = 8;
+/// Ratio: the same, for instances that were reset, and as many slots for the images that they are reset from.
+const CLEAN_SHARE: u32 = 16;
 
 impl PoolConfig {
     /// The maximum of idle instances, beside `max_isolates` running ones.
     pub fn max_warm(&self) -> u32 {
         self.max_isolates.div_ceil(WARM_SHARE)
+    }
+
+    /// The maximum of idle instances that were reset, beside those.
+    pub fn max_clean(&self) -> u32 {
+        self.max_isolates.div_ceil(CLEAN_SHARE)
+    }
+
+    /// The slots of the pool.
+    pub fn slots(&self) -> u32 {
+        let idle = self.max_warm().saturating_add(self.max_clean().saturating_mul(2));
+        self.max_isolates.saturating_add(idle)
     }
 }
 
@@ -107,7 +120,7 @@ pub fn build(pool: PoolConfig) -> Result<Engine, EngineError> {
 /// the same.
 pub fn settings(pool: PoolConfig) -> Config {
     let reservation_bytes = pool.reservation_bytes;
-    let isolates = pool.max_isolates.saturating_add(pool.max_warm());
+    let isolates = pool.slots();
     let mut pooling = PoolingAllocationConfig::new();
     pooling
         .total_component_instances(isolates)

@@ -12,6 +12,7 @@ pub mod compile;
 pub mod component;
 mod cpu_time;
 mod deadline;
+mod dirty_pages;
 pub mod engine;
 mod event;
 mod guest_memory;

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use edgefaas_platform::Clock;
 use tokio::sync::OnceCell;
@@ -52,6 +52,9 @@ pub struct Isolates {
     running: AtomicU32,
 }
 
+/// An instance that is kept for reuse is dropped after this time without an invocation.
+const MAX_IDLE: Duration = Duration::from_secs(300);
+
 /// A future that this crate compiles, once. Without the box each crate that polls it would compile the engine's generic code.
 type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -65,7 +68,7 @@ impl Isolates {
         let components =
             ComponentRunner::new(&engine, config.clock.clone()).map_err(EngineError::Linker)?;
         let epoch = EpochClock::start(engine.clone()).map_err(EngineError::Thread)?;
-        let warm = WarmPool::new(config.pool.max_warm() as usize);
+        let warm = WarmPool::new(config.pool.max_warm() as usize, MAX_IDLE);
         let code = CodeCache::new(config.compiler.clone(), config.code_cache.clone(), config.clock.clone());
         let idle = warm.clone();
         Ok(Self {
@@ -268,13 +271,18 @@ impl Isolates {
 
     /// Drops instances that were idle for long.
     pub fn tidy(&self) {
-        self.warm.tidy(Instant::now());
+        let now = Instant::now();
+        self.warm.tidy(now);
+        if let Some(javascript) = self.javascript.get() {
+            javascript.clean.tidy(now);
+        }
     }
 
-    /// Drops the less recently used half of the idle instances, rounded up, because memory is short. Returns how many were
-    /// dropped.
+    /// Drops all idle instances that were reset, and the less recently used half of those that keep their state, rounded up,
+    /// because memory is short. Returns how many were dropped.
     pub fn relieve(&self) -> usize {
-        self.warm.evict(self.warm.len().div_ceil(2))
+        let clean = self.javascript.get().map_or(0, |javascript| javascript.clean.evict(usize::MAX));
+        clean + self.warm.evict(self.warm.len().div_ceil(2))
     }
 
     /// Maximum number of isolates that run at the same time.

@@ -1,4 +1,4 @@
-//! Idle instances of functions that reuse them.
+//! Idle instances of functions: of those that reuse them as they are, and of those whose instances are reset.
 //!
 //! Taken from two papers: an instance that has answered goes back to a cache of its function, which has a maximum
 //! (Photons@Graal, cached isolates); and it is worth keeping while the time between two invocations is below that of start
@@ -7,14 +7,13 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
 /// Maximum number of invocations of an instance, which is then replaced. Bounds the memory that it leaks.
 const MAX_USES: u32 = 10_000;
-/// An instance is dropped after this time without an invocation.
-const MAX_IDLE: Duration = Duration::from_secs(300);
 /// The weight of the latest figure in a moving average.
 const WEIGHT: f64 = 0.125;
 
@@ -36,6 +35,8 @@ struct Kept<I> {
     instance: I,
     since: Instant,
     uses: u32,
+    /// The thread of its last invocation, whose processor has its memory in the caches.
+    thread: ThreadId,
 }
 
 /// An instance that was kept, and its number of invocations so far.
@@ -68,14 +69,15 @@ struct Rate {
 /// The idle instances of all functions. `I` is an instance.
 pub(crate) struct WarmPool<I> {
     max: usize,
+    max_idle: Duration,
     count: AtomicUsize,
     functions: Mutex<Vec<Weak<Warm<I>>>>,
 }
 
 impl<I> WarmPool<I> {
-    /// A pool of at most `max` instances.
-    pub fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { max, count: AtomicUsize::new(0), functions: Mutex::default() })
+    /// A pool of at most `max` instances, which are dropped after `max_idle` without an invocation.
+    pub fn new(max: usize, max_idle: Duration) -> Arc<Self> {
+        Arc::new(Self { max, max_idle, count: AtomicUsize::new(0), functions: Mutex::default() })
     }
 
     /// The cache of one function, with at most `max` instances.
@@ -93,9 +95,9 @@ impl<I> WarmPool<I> {
         self.count.load(Relaxed)
     }
 
-    /// Drops the instances that were idle for [`MAX_IDLE`].
+    /// Drops the instances that were idle for too long.
     pub fn tidy(&self, now: Instant) {
-        self.drop_while(|since| now.saturating_duration_since(since) >= MAX_IDLE, usize::MAX);
+        self.drop_while(|since| now.saturating_duration_since(since) >= self.max_idle, usize::MAX);
     }
 
     /// Drops up to `count` instances, the least recently used first. Returns how many were dropped.
@@ -119,11 +121,15 @@ impl<I> WarmPool<I> {
 }
 
 impl<I> Warm<I> {
-    /// Takes the instance that was used last, if one is idle, for an invocation that begins now.
+    /// Takes an idle instance, if there is one, for an invocation that begins now: the one that this thread used last, or
+    /// else the one that was used last.
     pub fn take(&self, now: Instant) -> Option<Taken<I>> {
         let mut state = self.state.lock();
         state.rate.arrived(now);
-        let kept = state.idle.pop()?;
+        let here = thread_id();
+        let own = state.idle.iter().rposition(|kept| kept.thread == here);
+        let at = own.or_else(|| state.idle.len().checked_sub(1))?;
+        let kept = state.idle.remove(at);
         drop(state);
         self.all.count.fetch_sub(1, Relaxed);
         Some(Taken { instance: kept.instance, uses: kept.uses })
@@ -146,7 +152,18 @@ impl<I> Warm<I> {
             }
             state = self.state.lock();
         }
-        state.idle.push(Kept { instance, since: now, uses });
+        state.idle.push(Kept { instance, since: now, uses, thread: thread_id() });
+    }
+
+    /// True if the next invocation is expected before an idle instance would be dropped.
+    pub fn is_frequent(&self) -> bool {
+        let between_s = self.state.lock().rate.between_s;
+        between_s.is_some_and(|between_s| between_s < self.all.max_idle.as_secs_f64())
+    }
+
+    /// Looks at each idle instance.
+    pub fn each<R>(&self, look: impl FnMut(&I) -> R) -> Vec<R> {
+        self.state.lock().idle.iter().map(|kept| &kept.instance).map(look).collect()
     }
 
     fn oldest(&self) -> Option<Instant> {
@@ -184,15 +201,27 @@ impl Rate {
         self.busy_s = average((self.busy_s > 0.0).then_some(self.busy_s), busy.as_secs_f64());
     }
 
-    /// The number of instances that are busy at this rate: at least one.
+    /// The number of instances that are enough at this rate nearly always: at least one. The mean of those that are busy
+    /// (Little's law), and twice its root, since arrivals come in bursts (the square-root staffing of Halfin and Whitt, 1981).
     fn needed_instances(&self) -> usize {
         match self.between_s {
-            // Little's law; the conversion ends at the largest.
-            Some(between) if between > 0.0 => (self.busy_s / between).ceil().max(1.0) as usize,
+            Some(between) if between > 0.0 => {
+                let busy = self.busy_s / between;
+                // The conversion ends at the largest.
+                (busy + 2.0 * busy.sqrt()).ceil().max(1.0) as usize
+            }
             Some(_) => usize::MAX,
             None => 1,
         }
     }
+}
+
+/// Tells threads apart, in a few nanoseconds.
+pub(crate) fn thread_id() -> ThreadId {
+    thread_local! {
+        static HERE: ThreadId = std::thread::current().id();
+    }
+    HERE.with(|here| *here)
 }
 
 fn average(before: Option<f64>, latest: f64) -> f64 {
@@ -215,9 +244,10 @@ mod tests {
     #[test]
     fn as_many_are_kept_as_have_something_to_do() {
         assert_eq!(Rate::default().needed_instances(), 1);
+        assert_eq!(rate(1000, 10).needed_instances(), 1);
         assert_eq!(rate(100, 10).needed_instances(), 1);
-        assert_eq!(rate(10, 100).needed_instances(), 10);
-        assert_eq!(rate(10, 101).needed_instances(), 11);
+        assert_eq!(rate(100, 50).needed_instances(), 2);
+        assert_eq!(rate(10, 100).needed_instances(), 17);
         assert_eq!(rate(0, 1).needed_instances(), usize::MAX);
     }
 

@@ -2,6 +2,7 @@
 
 mod objects;
 mod packages;
+mod resets;
 mod support;
 mod web;
 

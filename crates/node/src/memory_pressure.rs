@@ -15,7 +15,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of memory checks while less than a quarter of the limit is free.
 const NEAR_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval of the upkeep that does not depend on pressure.
-const TIDY_INTERVAL: Duration = Duration::from_secs(10);
+const TIDY_INTERVAL: Duration = Duration::from_secs(5);
 /// Memory is near its limit while less than this fraction (one in 4) of the limit is free.
 const NEAR: u64 = 4;
 /// Memory is short while less than this fraction (one in 10) of the limit is free.

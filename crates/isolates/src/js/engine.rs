@@ -1,12 +1,14 @@
 //! The JavaScript engine that all functions of a node share.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use edgefaas_platform::Clock;
 use tokio::sync::OnceCell;
 use wasmtime::{Engine, Linker, Module, ModuleExport, Store};
 
-use super::engine_wasm::{self, ENGINE_WASM, SplitError};
+use super::clean::{CleanJs, Places};
+use super::engine_wasm::{self, ENGINE_WASM, STACK_POINTER, SplitError};
 use super::guest_clock::GuestClock;
 use super::snapshot::{Base, FORMAT, MemoryFacts, Snapshot};
 use super::stack::Files;
@@ -18,6 +20,7 @@ use crate::compile::{CompileError, Compiler};
 use crate::engine::PoolConfig;
 use crate::guest_memory::{FunctionMemory, GuestMemory, Reservation};
 use crate::memory_image::PassedOn;
+use crate::warm::WarmPool;
 
 /// The wasm that [`JsEngine::new`] takes compiled: the engine without its memory.
 ///
@@ -73,6 +76,10 @@ pub struct JsEngine {
     /// The memory of all isolates, and the part of top-level code.
     memory: Arc<GuestMemory>,
     deploys: Arc<FunctionMemory>,
+    /// Idle instances that were reset.
+    pub(crate) clean: Arc<WarmPool<CleanJs>>,
+    /// The images that they are reset from.
+    pub(super) pristines: Arc<Places>,
     /// Digest of [`ENGINE_WASM`] and the libraries, which snapshots depend on.
     pub(super) digest: blake3::Hash,
 }
@@ -84,7 +91,11 @@ pub(super) struct Exports {
     pub resolve: ModuleExport,
     pub run_jobs: ModuleExport,
     pub reset: ModuleExport,
+    pub stack_pointer: ModuleExport,
 }
+
+/// An instance that was reset is dropped after this time without an invocation.
+const MAX_CLEAN_IDLE: Duration = Duration::from_secs(3);
 
 impl JsEngine {
     /// Takes the compiled form of [`engine_code_wasm`]. The engine's epoch clock must run whenever
@@ -109,6 +120,7 @@ impl JsEngine {
             resolve: export("resolve")?,
             run_jobs: export("run_jobs")?,
             reset: export("reset")?,
+            stack_pointer: export(STACK_POINTER)?,
         };
         let imports = code.imports().map(|import| {
             let wasmtime::ExternType::Func(ty) = import.ty() else { return Ok(None) };
@@ -134,6 +146,8 @@ impl JsEngine {
             clock,
             memory: GuestMemory::new(pool.guest_bytes, || false),
             deploys: Arc::default(),
+            clean: WarmPool::new(pool.max_clean() as usize, MAX_CLEAN_IDLE),
+            pristines: Places::new(pool.max_clean() as usize),
             digest: snapshot_digest(),
             code,
         })
@@ -159,6 +173,11 @@ impl JsEngine {
     /// This engine with a memory budget that its isolates share with others.
     pub(crate) fn sharing(self, memory: Arc<GuestMemory>) -> Self {
         Self { memory, ..self }
+    }
+
+    /// True if invocations wait for memory.
+    pub(super) fn is_short_of_memory(&self) -> bool {
+        self.memory.is_short()
     }
 
     /// An empty reservation, which is charged as its isolate grows.

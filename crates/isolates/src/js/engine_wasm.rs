@@ -1,7 +1,7 @@
 //! The wasm of the JavaScript engine, split into code and memory.
 
-use wasm_encoder::{Module, RawSection};
-use wasmparser::{BinaryReaderError, DataKind, Operator, Parser, Payload, TypeRef};
+use wasm_encoder::{ExportKind, ExportSection, Module, RawSection};
+use wasmparser::{BinaryReaderError, DataKind, ExternalKind, Operator, Parser, Payload, TypeRef};
 
 use crate::memory_image::PAGE_BYTES;
 
@@ -34,10 +34,17 @@ pub enum SplitFault {
     /// The engine has a memory of its own, or none.
     #[error("it imports no memory")]
     NoMemory,
-    /// The engine has no mutable global with an address within the memory.
-    #[error("it has no stack pointer")]
+    /// The engine has no mutable global with an address within the memory, or more than one mutable global.
+    #[error("it has no stack pointer, or other mutable globals")]
     NoStackPointer,
+    /// The engine exports something else than functions and globals.
+    #[error("it exports {0:?}")]
+    Export(ExternalKind),
 }
+
+/// The export of the stack pointer, which [`split`] adds. With the memory it is all that an instance of the engine can
+/// change.
+pub(super) const STACK_POINTER: &str = "__stack_pointer";
 
 /// The two parts of the engine's wasm.
 #[derive(Debug)]
@@ -59,7 +66,7 @@ pub(super) fn split(wasm: &[u8]) -> Result<Parts, SplitError> {
 fn split_sections(wasm: &[u8]) -> Result<Parts, SplitFault> {
     let mut code = Module::new();
     let mut memory = Vec::new();
-    let mut stack_top = None;
+    let (mut stack_top, mut stack_pointer) = (None, None);
     for payload in Parser::new(0).parse_all(wasm) {
         let payload = payload?;
         match &payload {
@@ -72,12 +79,31 @@ fn split_sections(wasm: &[u8]) -> Result<Parts, SplitFault> {
                 }
             }
             Payload::GlobalSection(globals) => {
-                for global in globals.clone() {
+                for (index, global) in (0_u32..).zip(globals.clone()) {
                     let global = global?;
                     if global.ty.mutable {
+                        if stack_pointer.replace(index).is_some() {
+                            return Err(SplitFault::NoStackPointer);
+                        }
                         stack_top = constant(&global.init_expr);
                     }
                 }
+            }
+            Payload::ExportSection(exports) => {
+                let mut section = ExportSection::new();
+                for export in exports.clone() {
+                    let export = export?;
+                    let kind = match export.kind {
+                        ExternalKind::Func => ExportKind::Func,
+                        ExternalKind::Global => ExportKind::Global,
+                        other => return Err(SplitFault::Export(other)),
+                    };
+                    section.export(export.name, kind, export.index);
+                }
+                // The engine imports no global, so that this is its index in the whole module.
+                let index = stack_pointer.ok_or(SplitFault::NoStackPointer)?;
+                code.section(section.export(STACK_POINTER, ExportKind::Global, index));
+                continue;
             }
             Payload::DataSection(segments) => {
                 for segment in segments.clone() {
@@ -125,6 +151,27 @@ mod tests {
         assert_eq!(parts.stack_top, 1 << 20);
         assert!(parts.memory[..parts.stack_top].iter().all(|byte| *byte == 0));
         wasmparser::validate(&parts.code).unwrap();
+    }
+
+    #[test]
+    fn the_memory_and_the_stack_pointer_are_all_that_changes() {
+        for payload in Parser::new(0).parse_all(ENGINE_WASM) {
+            let Payload::CodeSectionEntry(body) = payload.unwrap() else { continue };
+            for operator in body.get_operators_reader().unwrap() {
+                let operator = operator.unwrap();
+                let changes_table = matches!(
+                    operator,
+                    Operator::TableSet { .. }
+                        | Operator::TableGrow { .. }
+                        | Operator::TableFill { .. }
+                        | Operator::TableCopy { .. }
+                        | Operator::TableInit { .. }
+                        | Operator::ElemDrop { .. }
+                        | Operator::DataDrop { .. }
+                );
+                assert!(!changes_table, "{operator:?}");
+            }
+        }
     }
 
     #[test]

@@ -194,7 +194,7 @@ impl JsEngine {
         let mut store = self.deploy_store(Arc::default());
         let cpu_time = CpuTime::new(Duration::MAX, Arc::default());
         deadline::arm(&mut store, Instant::now() + PREPARE_TIMEOUT, cpu_time);
-        let instance = raw.start(&self.code, &mut store).await?;
+        let (instance, _) = raw.start(&self.code, &mut store).await?;
         let version: TypedFunc<(), u32> = instance.get_typed_func(&mut store, "abi_version")?;
         let version = version.call_async(&mut store, ()).await?;
         if version != abi::VERSION {
@@ -306,10 +306,9 @@ async fn evaluate(
     store: &mut Store<State>,
     load: &[u8],
 ) -> wasmtime::Result<Loaded> {
-    let instance = base.start(&engine.code, store).await?;
+    let (instance, memory) = base.start(&engine.code, store).await?;
     let alloc: TypedFunc<u32, u32> = instance.get_typed_func(&mut *store, "alloc")?;
     let at = alloc.call_async(&mut *store, load.len() as u32).await?;
-    let Some(memory) = store.data().memory else { wasmtime::bail!("the isolate has no memory") };
     memory.write(&mut *store, at as usize, load)?;
     let run: TypedFunc<(u32, u32), u64> = instance.get_typed_func(&mut *store, "load")?;
     let packed = run.call_async(&mut *store, (at, load.len() as u32)).await?;

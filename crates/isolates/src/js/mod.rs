@@ -1,12 +1,14 @@
 //! JavaScript and TypeScript functions on one shared engine.
 //!
 //! At deploy, [`JsEngine::prepare`] evaluates a function's modules in an instance of the engine and makes a snapshot of its
-//! memory: a [`JsProgram`]. Every [`JsEngine::run`] starts from a copy-on-write copy of the snapshot: no invocation sees
-//! the memory of another one, and nothing is parsed or evaluated again. The engine itself is one precompiled module
+//! memory: a [`JsProgram`]. Every [`JsEngine::run`] starts from a copy-on-write copy of the snapshot, in a new instance or in
+//! one that was [reset](clean) to it: no invocation sees the memory of another one, and nothing is parsed or evaluated
+//! again. The engine itself is one precompiled module
 //! (`js-engine/engine.wasm`).
 
 mod blocking;
 mod calls;
+mod clean;
 mod engine;
 mod engine_wasm;
 mod error;
@@ -14,6 +16,7 @@ mod evaluate;
 mod fetched;
 mod graph;
 mod guest_clock;
+mod instance;
 mod libraries;
 mod messages;
 mod program;
@@ -25,6 +28,7 @@ mod tickets;
 mod transpile;
 mod zones;
 
+pub use clean::Audit;
 pub use engine::{JsEngine, JsEngineError, engine_code_wasm};
 pub use engine_wasm::{SplitError, SplitFault};
 pub use error::{DeployMemory, PrepareError, PrepareFault};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use wasmtime::Module;
 
 use super::blocking::{blocking, internal};
+use super::clean::{Audit, CleanInstances};
 use super::engine::JsEngine;
 use super::error::{PrepareError, PrepareFault};
 use super::evaluate::{EvaluatedScript, ScriptTask, check_limit};
@@ -20,6 +21,8 @@ pub struct JsProgram {
     pub(super) snapshot: Snapshot,
     pub(super) files: Arc<Files>,
     pub(super) assets: Arc<AssetTable>,
+    /// Its idle instances that were reset.
+    pub(super) clean: CleanInstances,
     lines: Vec<(LogLevel, String)>,
 }
 
@@ -42,6 +45,11 @@ impl JsProgram {
     /// Log lines of the top-level code.
     pub fn deploy_log(&self) -> &[(LogLevel, String)] {
         &self.lines
+    }
+
+    /// Compares the instances that were reset for the next invocations with the snapshot, byte by byte. Takes milliseconds.
+    pub fn audit(&self) -> Audit {
+        self.clean.audit()
     }
 
     /// Linear memory that an invocation starts with, in bytes; pages that are not touched cost nothing.
@@ -154,7 +162,8 @@ impl JsEngine {
     fn program(&self, module: Module, metadata: SnapshotMetadata) -> wasmtime::Result<JsProgram> {
         let SnapshotMetadata { input, memory_bytes, filled_bytes, lines, files, assets } = metadata;
         let snapshot = self.link(&module, MemoryFacts { input, memory_bytes, filled_bytes })?;
-        Ok(JsProgram { snapshot, files: Arc::new(files), assets: Arc::new(assets), lines })
+        let clean = CleanInstances::new(&self.clean);
+        Ok(JsProgram { snapshot, files: Arc::new(files), assets: Arc::new(assets), clean, lines })
     }
 }
 

@@ -1,15 +1,15 @@
-//! The run of an invocation: in a new instance on a copy of the snapshot, or in a warm one.
+//! The run of an invocation: in an instance on a copy of the snapshot, which is new or was [reset](super::clean), or in a
+//! warm one.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use edgefaas_js_abi::{self as abi, INPUT_BYTES, Outcome, Thrown, ThrownKind};
-use wasmtime::{
-    Instance, ModuleExport, PoolConcurrencyLimitError, Store, Trap, TypedFunc, WasmParams, WasmResults,
-};
+use wasmtime::{PoolConcurrencyLimitError, Store, Trap};
 
 use super::calls;
 use super::engine::JsEngine;
+use super::instance::JsInstance;
 use super::messages;
 use super::program::JsProgram;
 use super::stack::Files;
@@ -23,7 +23,7 @@ use crate::{Completion, Event, Host, InternalError, InvocationMeta, Limits, Repl
 /// An instance between two invocations.
 pub(crate) struct WarmJs {
     store: Store<State>,
-    instance: Instance,
+    instance: JsInstance,
 }
 
 impl JsEngine {
@@ -46,23 +46,34 @@ impl JsEngine {
         let was_warm = matches!(isolate, Isolate::Warm(_));
         // Assets are not the function's own.
         let allowed_bytes = limits.memory_bytes + program.assets.memory_bytes;
-        let (mut store, mut instance) = match isolate {
+        let (mut store, mut instance, origin) = match isolate {
             Isolate::Warm(warm) => {
                 let WarmJs { mut store, instance } = *warm;
                 let state = store.data_mut();
                 (state.stage, state.limit.bytes) = (Stage::Run(host), allowed_bytes);
-                (store, Some(instance))
+                (store, Some(instance), None)
             }
             Isolate::New(reservation) => {
-                let (files, assets) = (program.files.clone(), program.assets.clone());
-                (self.store(Stage::Run(host), allowed_bytes, files, assets, reservation), None)
+                let (taken, origin) = program.clean.take();
+                let (store, instance) =
+                    self.clean_store(program, taken, allowed_bytes, reservation, Stage::Run(host));
+                (store, instance, Some(origin))
             }
         };
         deadline::arm(&mut store, deadline, cpu_time.clone());
         let mut started = None;
         // Boxed: the future is large, and every future around it would be moved with it.
-        let run =
-            Box::pin(handle(self, program, &mut store, &mut instance, meta, &event, limits, &mut started));
+        let run = Box::pin(handle(
+            self,
+            program,
+            &mut store,
+            &mut instance,
+            was_warm,
+            meta,
+            &event,
+            limits,
+            &mut started,
+        ));
         let run = Counted::new(cpu_time.clone(), run);
         let result = match deadline::limit(deadline, run).await {
             Ok(result) => result.unwrap_or_else(|error| Err(run_error(self, &error, &store, limits))),
@@ -87,17 +98,25 @@ impl JsEngine {
             memory_bytes,
             warm: was_warm,
         };
+        let Some(instance) = instance.filter(|_| answered) else { return (completion, None) };
+        if !keep {
+            // The faults of a thread tell what it has written, and not what others have.
+            if let Some(origin) = origin.filter(|_| !cpu_time.has_moved()) {
+                self.give_back(program, store, instance, origin, ended - began);
+            }
+            return (completion, None);
+        }
         let state = store.data_mut();
         // An instance near its limit would fail for memory that earlier invocations have left in it.
         let has_room = !state.limit.exceeded && memory_bytes <= limits.memory_bytes / 4 * 3;
-        let may_stay = keep && answered && has_room && state.tickets.is_idle();
-        let kept = instance.filter(|_| may_stay).map(|instance| {
-            // The host is dropped with its invocation.
-            let state = store.data_mut();
-            state.stage = Stage::Deploy(Vec::new());
-            state.limit.reservation.shrink_to_idle(memory_bytes);
-            Box::new(WarmJs { store, instance })
-        });
+        let may_stay = has_room && state.tickets.is_idle();
+        if !may_stay {
+            return (completion, None);
+        }
+        // The host is dropped with its invocation.
+        state.stage = Stage::Deploy(Vec::new());
+        state.limit.reservation.shrink_to_idle(memory_bytes);
+        let kept = Some(Box::new(WarmJs { store, instance }));
         (completion, kept)
     }
 
@@ -125,7 +144,8 @@ async fn handle(
     engine: &JsEngine,
     program: &JsProgram,
     store: &mut Store<State>,
-    warm: &mut Option<Instance>,
+    instance: &mut Option<JsInstance>,
+    is_warm: bool,
     meta: &InvocationMeta,
     event: &Event,
     limits: Limits,
@@ -133,28 +153,26 @@ async fn handle(
 ) -> wasmtime::Result<Result<Reply, RunError>> {
     // Also for a warm instance: the wall clock may have been set meanwhile.
     store.data_mut().time = engine.guest_clock();
-    let instance = match *warm {
+    let instance = match instance {
         Some(instance) => {
-            let reset: TypedFunc<(), ()> = function(instance, store, &engine.exports.reset)?;
-            reset.call_async(&mut *store, ()).await?;
+            if is_warm {
+                instance.reset.call_async(&mut *store, ()).await?;
+            }
             instance
         }
-        None => *warm.insert(program.snapshot.start(&engine.code, store).await?),
+        None => instance.insert(JsInstance::start(engine, &program.snapshot, store).await?),
     };
     let message = abi::encode(&messages::invocation(meta, event, rand::random()))?;
-    let exports = &engine.exports;
-    let invoke: TypedFunc<(u32, u32), u64> = function(instance, store, &exports.invoke)?;
     let at = if message.len() <= INPUT_BYTES {
-        write(store, program.snapshot.input, &message)?;
+        instance.memory.write(&mut *store, program.snapshot.input as usize, &message)?;
         program.snapshot.input
     } else {
-        write_to_new_buffer(engine, instance, store, &message).await?
+        write_to_new_buffer(instance, store, &message).await?
     };
     *started = Some(Instant::now());
-    let mut packed = invoke.call_async(&mut *store, (at, message.len() as u32)).await?;
+    let mut packed = instance.invoke.call_async(&mut *store, (at, message.len() as u32)).await?;
     loop {
-        let Some(memory) = store.data().memory else { wasmtime::bail!("the isolate has no memory") };
-        let outcome = calls::message(memory.data(&*store), (packed >> 32) as u32, packed as u32)?;
+        let outcome = calls::message(instance.memory.data(&*store), (packed >> 32) as u32, packed as u32)?;
         match abi::decode(outcome)? {
             Outcome::Done(reply) => return Ok(check_reply(messages::reply(reply), limits)),
             Outcome::InvalidReply(reason) => return Ok(Err(RunError::InvalidReply { reason })),
@@ -166,44 +184,23 @@ async fn handle(
             let refused = is_refused(store);
             return Ok(Err(if refused { out_of_memory(store, limits) } else { RunError::NeverSettles }));
         };
-        let resolve: TypedFunc<(u32, u32, u32), ()> = function(instance, store, &exports.resolve)?;
         for (ticket, answer) in answers {
-            let at = write_to_new_buffer(engine, instance, store, &answer).await?;
-            resolve.call_async(&mut *store, (ticket, at, answer.len() as u32)).await?;
+            let at = write_to_new_buffer(instance, store, &answer).await?;
+            instance.resolve.call_async(&mut *store, (ticket, at, answer.len() as u32)).await?;
         }
-        let run_jobs: TypedFunc<(), u64> = function(instance, store, &exports.run_jobs)?;
-        packed = run_jobs.call_async(&mut *store, ()).await?;
-    }
-}
-
-fn function<P: WasmParams, R: WasmResults>(
-    instance: Instance,
-    store: &mut Store<State>,
-    export: &ModuleExport,
-) -> wasmtime::Result<TypedFunc<P, R>> {
-    let function = instance.get_module_export(&mut *store, export).and_then(|export| export.into_func());
-    match function {
-        Some(function) => function.typed(&*store),
-        None => wasmtime::bail!("the engine lacks an export"),
+        packed = instance.run_jobs.call_async(&mut *store, ()).await?;
     }
 }
 
 /// Writes a message to a buffer that the engine allocates for it.
 async fn write_to_new_buffer(
-    engine: &JsEngine,
-    instance: Instance,
+    instance: &JsInstance,
     store: &mut Store<State>,
     message: &[u8],
 ) -> wasmtime::Result<u32> {
-    let alloc: TypedFunc<u32, u32> = function(instance, store, &engine.exports.alloc)?;
-    let at = alloc.call_async(&mut *store, message.len() as u32).await?;
-    write(store, at, message)?;
+    let at = instance.alloc.call_async(&mut *store, message.len() as u32).await?;
+    instance.memory.write(&mut *store, at as usize, message)?;
     Ok(at)
-}
-
-fn write(store: &mut Store<State>, at: u32, message: &[u8]) -> wasmtime::Result<()> {
-    let Some(memory) = store.data().memory else { wasmtime::bail!("the isolate has no memory") };
-    Ok(memory.write(&mut *store, at as usize, message)?)
 }
 
 fn failed(thrown: Thrown, files: &Files, store: &Store<State>, limits: Limits) -> RunError {

@@ -1,7 +1,7 @@
 //! Snapshots: memories after top-level code, linked as modules that isolates start from.
 
 use serde::{Deserialize, Serialize};
-use wasmtime::{Extern, Instance, InstancePre, Module, ModuleExport, Store};
+use wasmtime::{Extern, Instance, InstancePre, Memory, Module, ModuleExport, Store};
 
 use super::stack::Files;
 use super::state::State;
@@ -37,7 +37,7 @@ pub(super) struct Base {
 }
 
 /// The version of [`SnapshotMetadata`], [`BaseMetadata`] and the transpiler's output, with which snapshots are cached.
-pub(super) const FORMAT: (&str, u32) = (env!("CARGO_PKG_VERSION"), 3);
+pub(super) const FORMAT: (&str, u32) = (env!("CARGO_PKG_VERSION"), 4);
 
 /// The kind of functions' snapshots in the cache: the first part of their keys.
 pub(super) const FUNCTION_KEY: &[u8] = b"picture";
@@ -64,13 +64,19 @@ pub(super) struct BaseMetadata {
 
 impl Snapshot {
     /// Instantiates the engine's `code` on a copy of the memory.
-    pub async fn start(&self, code: &Module, store: &mut Store<State>) -> wasmtime::Result<Instance> {
+    pub async fn start(
+        &self,
+        code: &Module,
+        store: &mut Store<State>,
+    ) -> wasmtime::Result<(Instance, Memory)> {
         let instance = self.module.instantiate_async(&mut *store).await?;
-        let memory =
-            instance.get_module_export(&mut *store, &self.memory).and_then(|export| export.into_memory());
-        store.data_mut().memory = memory;
+        let memory = instance.get_module_export(&mut *store, &self.memory);
+        let Some(memory) = memory.and_then(|export| export.into_memory()) else {
+            wasmtime::bail!("the snapshot lacks its memory");
+        };
+        store.data_mut().memory = Some(memory);
         let imports = self.externs(instance, store)?;
-        Instance::new_async(&mut *store, code, &imports).await
+        Ok((Instance::new_async(&mut *store, code, &imports).await?, memory))
     }
 
     /// The engine's imports from an instance of the module.

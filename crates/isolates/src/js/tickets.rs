@@ -65,6 +65,11 @@ impl Tickets {
         self.handles.is_empty() && self.ready.is_empty()
     }
 
+    /// True if no ticket was ever opened.
+    pub fn is_unused(&self) -> bool {
+        self.last == 0
+    }
+
     /// True if another ticket may be opened.
     pub fn has_room(&mut self) -> bool {
         // A cancelled ticket stays among the pending until it is polled.

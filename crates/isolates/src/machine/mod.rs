@@ -106,8 +106,8 @@ impl Machine {
             overrides.max_isolates.unwrap_or_else(|| fit_in_memory.clamp(MIN_ISOLATES, MAX_ISOLATES));
         // The other half is for all other memory, and for gaps that the system leaves.
         let space_bytes = 1u64 << (self.address_bits.min(63) - 1);
-        // With the idle instances, an eighth more.
-        let full = |isolates: u32| u64::from(isolates) * 9 / 8 * (FULL_RESERVATION_BYTES + GUARD_BYTES);
+        // With the idle instances, a quarter more: see `PoolConfig::slots`.
+        let full = |isolates: u32| u64::from(isolates) * 5 / 4 * (FULL_RESERVATION_BYTES + GUARD_BYTES);
         let reservation_bytes =
             overrides.reservation_bytes.unwrap_or(match full(isolates) <= space_bytes {
                 true => FULL_RESERVATION_BYTES,
@@ -116,7 +116,7 @@ impl Machine {
         // All of an isolate's memory lies in its reservation.
         let reservation_bytes = reservation_bytes.max(max_memory_bytes.next_multiple_of(WASM_PAGE_BYTES));
         let slot_bytes = reservation_bytes + SMALL_GUARD_BYTES;
-        let fit_in_space = u32::try_from(space_bytes / slot_bytes * 8 / 9).unwrap_or(u32::MAX).max(1);
+        let fit_in_space = u32::try_from(space_bytes / slot_bytes * 4 / 5).unwrap_or(u32::MAX).max(1);
         // An explicit number is kept: if the address space is too small for it, the system refuses the pool.
         let max_isolates = overrides.max_isolates.unwrap_or(isolates.min(fit_in_space));
         PoolConfig {
@@ -194,7 +194,7 @@ mod tests {
             (128, 64 << 20, 128 << 10)
         );
         let short = Machine { address_bits: 39, ..PI }.pool(none);
-        assert_eq!((short.max_isolates, short.reservation_bytes), (909, 256 << 20));
+        assert_eq!((short.max_isolates, short.reservation_bytes), (818, 256 << 20));
         // Such a pool can be set up, too.
         crate::engine::build(PoolConfig { max_isolates: 10, ..short }).unwrap();
         let shorter = Machine { address_bits: 32, ..PI }.pool(none);
