@@ -7,12 +7,14 @@ use std::time::Instant;
 
 use bytes::BytesMut;
 use parking_lot::Mutex;
+use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use crate::delivery::{Dated, Delivery};
 use crate::moment::Moment;
 use crate::monitor::Figures;
 use crate::outbox::{Bounds, Copies, MayRead, Outbox, Page, Pushed, Release, Taken, Totals, WrongAck};
+use crate::stats::ConnectionCounters;
 use crate::wal::{Entry, Progress, Transaction};
 use crate::wire::Encoder;
 
@@ -35,6 +37,15 @@ pub(crate) struct Mailbox {
     end_request: AtomicU8,
     recheck: AtomicBool,
     outbox: Mutex<Outbox>,
+    /// Locked after the outbox.
+    direct: Mutex<Option<Direct>>,
+}
+
+/// The socket of a connection, for publishers that [write directly](Mailbox::send_or_wake).
+#[derive(Debug, Clone)]
+pub(crate) struct Direct {
+    pub socket: Arc<TcpStream>,
+    pub counters: Arc<ConnectionCounters>,
 }
 
 /// The reason why a connection is requested to end. Of two requests the greater one counts.
@@ -63,6 +74,7 @@ impl Mailbox {
             end_request: AtomicU8::new(0),
             recheck: AtomicBool::new(false),
             outbox: Mutex::new(Outbox::new(session, bounds, totals)),
+            direct: Mutex::default(),
         }
     }
 
@@ -83,9 +95,24 @@ impl Mailbox {
         self.recheck.store(false, Relaxed);
     }
 
-    /// See [`Outbox::connect`].
-    pub(crate) fn connect(&self, encoder: Encoder, window: NonZeroU16, alias_maximum: u16) {
-        self.outbox.lock().connect(encoder, window, alias_maximum);
+    /// See [`Outbox::connect`]. With `direct`, publishers may write to the client themselves.
+    pub(crate) fn connect(
+        &self,
+        encoder: Encoder,
+        window: NonZeroU16,
+        alias_maximum: u16,
+        direct: Option<Direct>,
+    ) {
+        let mut outbox = self.outbox.lock();
+        outbox.connect(encoder, window, alias_maximum);
+        *self.direct.lock() = direct;
+    }
+
+    /// The connection is about to end: only it writes from now on. See [`Outbox::take_rest`].
+    pub(crate) fn end_direct(&self, out: &mut BytesMut) {
+        let mut outbox = self.outbox.lock();
+        *self.direct.lock() = None;
+        outbox.take_rest(out);
     }
 
     /// See [`Outbox::recheck`].
@@ -95,7 +122,10 @@ impl Mailbox {
 
     /// See [`Outbox::disconnect`]. Notifies publishers that wait for room.
     pub(crate) fn disconnect(&self) -> u64 {
-        let lost = self.outbox.lock().disconnect();
+        let mut outbox = self.outbox.lock();
+        *self.direct.lock() = None;
+        let lost = outbox.disconnect();
+        drop(outbox);
         self.room.notify_waiters();
         lost
     }
@@ -103,6 +133,25 @@ impl Mailbox {
     /// See [`Outbox::forget`].
     pub(crate) fn forget(&self) -> u64 {
         self.outbox.lock().forget()
+    }
+
+    /// Writes what was pushed to the client itself, if the client is at rest; wakes the connection if not. The write does
+    /// not block.
+    pub(crate) fn send_or_wake(&self, now: Instant) {
+        let mut outbox = self.outbox.lock();
+        let direct = self.direct.lock();
+        let written = direct.as_ref().zip(outbox.lend(now)).and_then(|(direct, bytes)| {
+            let written = direct.socket.try_write(bytes).ok()?;
+            direct.counters.bytes_out.add(written as u64);
+            Some(written)
+        });
+        drop(direct);
+        // An error is the connection's to find.
+        let is_done = written.is_some_and(|bytes| outbox.written(bytes, now));
+        drop(outbox);
+        if !is_done {
+            self.wake.notify_one();
+        }
     }
 
     /// See [`Outbox::push`]; wakes the connection when it has to send.
@@ -115,11 +164,24 @@ impl Mailbox {
         now: &Moment,
         transaction: &mut Transaction<'_>,
     ) -> Pushed {
-        let pushed = self.outbox.lock().push(dated, copies, delivery, figures, now, transaction);
+        let pushed = self.push_only(dated, copies, delivery, figures, now, transaction);
         if let Pushed::Accepted { wake: true, .. } | Pushed::Over { wake: true } = pushed {
             self.wake.notify_one();
         }
         pushed
+    }
+
+    /// See [`Outbox::push`]; the caller wakes the connection, or [writes](Self::send_or_wake), when it has to send.
+    pub(crate) fn push_only(
+        &self,
+        dated: Dated<'_>,
+        copies: &mut Copies,
+        delivery: &Delivery,
+        figures: &Arc<Figures>,
+        now: &Moment,
+        transaction: &mut Transaction<'_>,
+    ) -> Pushed {
+        self.outbox.lock().push(dated, copies, delivery, figures, now, transaction)
     }
 
     /// See [`Outbox::take`].

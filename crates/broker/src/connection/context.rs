@@ -21,7 +21,7 @@ pub(crate) struct ConnectionContext {
     pub hooks: Arc<SessionHooks>,
     pub(super) admission: Admission,
     pub(super) client_ids: ClientIds,
-    pub(super) counters: ConnectionCounters,
+    pub(super) counters: Arc<ConnectionCounters>,
 }
 
 impl ConnectionContext {
@@ -40,7 +40,7 @@ impl ConnectionContext {
             sessions,
             hooks: Arc::new(hooks),
             client_ids: ClientIds::new(),
-            counters: ConnectionCounters::default(),
+            counters: Arc::default(),
         }
     }
 

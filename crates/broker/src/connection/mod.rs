@@ -22,10 +22,12 @@ mod packets;
 mod pending_acks;
 mod refusal;
 mod run;
+mod shared_tcp;
 mod state;
 mod throttle;
 
 use std::pin::Pin;
+use std::sync::Arc;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -35,6 +37,7 @@ pub(crate) use self::context::ConnectionContext;
 use self::handshake::handshake;
 use self::io::{Buffers, Io};
 use self::refusal::{Refusal, refuse};
+use self::shared_tcp::SharedTcp;
 use self::state::Connection;
 use crate::client::{Peer, Transport};
 use crate::wire::Decoder;
@@ -55,7 +58,8 @@ pub(crate) fn serve_tcp<'a>(
     peer: Peer,
     cancel: CancellationToken,
 ) -> Serving<'a> {
-    Box::pin(serve(context, stream, peer, cancel))
+    let stream = Arc::new(stream);
+    Box::pin(serve(context, SharedTcp(stream.clone()), Some(stream), peer, cancel))
 }
 
 /// Serves a connection over any other stream: TLS, WebSocket, or none at all.
@@ -65,10 +69,17 @@ pub(crate) fn serve_stream<'a>(
     peer: Peer,
     cancel: CancellationToken,
 ) -> Serving<'a> {
-    Box::pin(serve(context, stream, peer, cancel))
+    Box::pin(serve(context, stream, None, peer, cancel))
 }
 
-async fn serve<S: Stream>(context: &ConnectionContext, stream: S, peer: Peer, cancel: CancellationToken) {
+/// Serves a connection. `socket` is that of `stream`, if others may write to it.
+async fn serve<S: Stream>(
+    context: &ConnectionContext,
+    stream: S,
+    socket: Option<Arc<TcpStream>>,
+    peer: Peer,
+    cancel: CancellationToken,
+) {
     let entered = match peer.transport {
         Transport::Internal => Ok(None),
         _ => context.admission.enter(peer.address.ip()),
@@ -82,7 +93,7 @@ async fn serve<S: Stream>(context: &ConnectionContext, stream: S, peer: Peer, ca
         }
     };
     // The phases of a connection use the same memory one after another: there may be thousands of idle connections.
-    let (mut io, mut connection) = match begin(context, stream, &peer, &cancel).await {
+    let (mut io, mut connection) = match begin(context, stream, socket, &peer, &cancel).await {
         Begun::Accepted(io, connection) => (io, connection),
         Begun::Refused(io, mut buffers, refusal) => {
             refuse(context, &mut buffers, *refusal, peer.address);
@@ -105,6 +116,7 @@ enum Begun<'a, S> {
 async fn begin<'a, S: Stream>(
     context: &'a ConnectionContext,
     stream: S,
+    socket: Option<Arc<TcpStream>>,
     peer: &Peer,
     cancel: &CancellationToken,
 ) -> Begun<'a, S> {
@@ -118,7 +130,7 @@ async fn begin<'a, S: Stream>(
         };
         match accepted {
             Ok(accepted) => {
-                let connection = Connection::attach(context, buffers, decoder, accepted);
+                let connection = Connection::attach(context, buffers, decoder, accepted, socket);
                 Begun::Accepted(io, Box::new(connection))
             }
             Err(refusal) => Begun::Refused(io, buffers, Box::new(refusal)),

@@ -23,6 +23,8 @@ pub(super) struct Outbound {
     fetching: Option<Fetching>,
     /// Messages of the session wait for the next commit of the store.
     pub awaits_store: bool,
+    /// The connection is the writer, as it was when it [took](crate::outbox::Outbox::take) last.
+    is_writer: bool,
     /// Time since which there are bytes to write of which the client has accepted none.
     pub unsent_since: Option<Instant>,
 }
@@ -50,11 +52,13 @@ impl Outbound {
         now: &Moment,
     ) -> bool {
         let mut more = context.router.continue_replay(&mut attached.replays, &attached.mailbox, now);
-        if buffers.unsent() < TAKE_BELOW_BYTES {
+        // Own bytes wait for the rest of a packet that a publisher began to write.
+        if buffers.unsent() < TAKE_BELOW_BYTES || !self.is_writer {
             let progress = context.wal.progress();
             let mut transaction = context.wal.begin();
             let taken =
                 attached.mailbox.take(&mut buffers.outbound, now.instant, progress, &mut transaction);
+            self.is_writer = buffers.unsent() > 0;
             context.router.count_dropped(taken.lost);
             // Lost messages have left room, and no write will wake this connection for it.
             more |= taken.lost > 0 && !attached.replays.is_empty();

@@ -1,8 +1,10 @@
 //! The state of one connection, without its stream.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::net::TcpStream;
 use tokio::sync::futures::OwnedNotified;
 
 use super::attached::Attached;
@@ -14,6 +16,7 @@ use super::keep_alive::KeepAlive;
 use super::outbound::Outbound;
 use super::pending_acks::{Gate, PendingAcks};
 use super::throttle::Throttle;
+use crate::mailbox::Direct;
 use crate::moment::Moment;
 use crate::protocol::{End, Protocol, Reply};
 use crate::wire::{Decoder, DisconnectReasonCode, Encoder};
@@ -72,6 +75,7 @@ impl<'a> Connection<'a> {
         buffers: Buffers,
         decoder: Decoder,
         accepted: Accepted<'a>,
+        socket: Option<Arc<TcpStream>>,
     ) -> Connection<'a> {
         let Accepted { connect, encoder, keepalive_seconds, mut attached } = accepted;
         let config = &context.config;
@@ -80,6 +84,7 @@ impl<'a> Connection<'a> {
             Encoder::new(version, connect.maximum_packet_bytes),
             connect.receive_maximum.min(config.max_inflight),
             connect.topic_alias_maximum,
+            socket.map(|socket| Direct { socket, counters: context.counters.clone() }),
         );
         attached.recheck_waiting();
         let client = &attached.client;
@@ -113,6 +118,7 @@ impl<'a> Connection<'a> {
     /// Gives the session back; gives the bytes that are left to be written, a DISCONNECT included.
     pub(super) fn close(self: Box<Self>, end: End) -> Buffers {
         let Connection { context, mut buffers, mut attached, mut encoder, protocol, .. } = *self;
+        attached.mailbox.end_direct(&mut buffers.outbound);
         attached.unreleased = protocol.into_unreleased();
         if !end.will {
             attached.will = None;
@@ -159,6 +165,9 @@ impl<'a> Connection<'a> {
         }
         let until =
             self.departure.as_ref().map_or(now.instant + LAST_PACKETS_TIMEOUT, |departure| departure.until);
+        if half == ClosedHalf::Sending {
+            self.attached.mailbox.end_direct(&mut self.buffers.outbound);
+        }
         self.departure = Some(Departure { detail, until, half });
         None
     }

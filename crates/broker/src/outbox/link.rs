@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use bytes::BytesMut;
 
+use super::direct::Way;
 use super::outcome::Loss;
 use crate::delivery::{Dated, Delivery};
 use crate::message::QoS;
@@ -14,6 +15,9 @@ use crate::moment::seconds_left;
 use crate::monitor::Figures;
 use crate::topic::TopicName;
 use crate::wire::{Encoder, PublishHeader, TopicAlias};
+
+/// Capacity above which an emptied buffer is given back.
+const KEPT_CAPACITY_BYTES: usize = 16 * 1024;
 
 /// The link to a connected client.
 #[derive(Debug)]
@@ -25,6 +29,7 @@ pub(super) struct Link {
     pub(super) buffered: Vec<(Arc<Figures>, u64)>,
     pub(super) window: usize,
     pub(super) aliases: Aliases,
+    pub(super) way: Way,
     /// A publisher waits for room.
     pub(super) awaited: bool,
     /// A publisher gave up waiting, and the connection has taken nothing since.
@@ -65,6 +70,7 @@ impl Link {
             buffered: Vec::new(),
             window: window.get().into(),
             aliases: Aliases { maximum: alias_maximum, known: HashMap::new() },
+            way: Way::Connection,
             awaited: false,
             stalled: false,
             recheck: None,
@@ -114,6 +120,32 @@ impl Link {
             _ => self.buffered.push((figures.clone(), 1)),
         }
         Ok(())
+    }
+
+    /// Moves the bytes of the buffer behind those of `out`, or before them if they begin with the rest of a packet.
+    pub(super) fn take_all(&mut self, out: &mut BytesMut) {
+        if self.way == Way::Torn || out.is_empty() {
+            let later = std::mem::replace(out, std::mem::take(&mut self.buffer));
+            out.extend_from_slice(&later);
+            // Its room is of use again.
+            self.buffer = later;
+        } else {
+            out.extend_from_slice(&self.buffer);
+        }
+        self.handed_over();
+    }
+
+    /// The bytes of the buffer are written, or will be.
+    pub(super) fn handed_over(&mut self) {
+        self.buffer.clear();
+        if self.buffer.capacity() > KEPT_CAPACITY_BYTES {
+            self.buffer = BytesMut::new();
+        }
+        self.buffered_messages = 0;
+        for (figures, count) in self.buffered.drain(..) {
+            figures.sent(count);
+        }
+        self.stalled = false;
     }
 
     /// True if the client may have a message that waited under this number.

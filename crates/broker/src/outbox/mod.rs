@@ -16,6 +16,7 @@
 mod acks;
 mod backlog;
 mod copies;
+mod direct;
 mod link;
 mod outcome;
 mod persistent;

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use bytes::BytesMut;
 
+use super::direct::Way;
 use super::outcome::{Loss, Page, Taken};
 use super::slot::{Slot, Waiting};
 use super::{MAX_SPAN, MEMORY_BYTES, MEMORY_MESSAGES, Outbox, packet_id};
@@ -11,11 +12,9 @@ use crate::delivery::Dated;
 use crate::wal::{Progress, Transaction};
 use crate::wire::PublishAck2Reason;
 
-/// Capacity above which an emptied buffer is given back.
-const KEPT_CAPACITY_BYTES: usize = 16 * 1024;
-
 impl Outbox {
-    /// Encodes waiting messages as far as possible, and moves all encoded bytes to the end of `out`.
+    /// Encodes waiting messages as far as possible, and moves all encoded bytes to the end of `out`. The connection is the
+    /// writer from now on if `out` has bytes, until it takes again.
     pub(crate) fn take(
         &mut self,
         out: &mut BytesMut,
@@ -50,25 +49,18 @@ impl Outbox {
             }
             // Waiting messages may have expired, which makes room too.
             taken.awaited = !is_full && std::mem::take(&mut link.awaited);
+            link.way = match (out.is_empty(), link.way) {
+                (false, _) => Way::Connection,
+                (true, Way::Free(last)) => Way::Free(last),
+                (true, _) => Way::Free(None),
+            };
             return taken;
         }
-        if out.is_empty() {
-            std::mem::swap(out, &mut link.buffer);
-        } else {
-            out.extend_from_slice(&link.buffer);
-        }
-        link.buffer.clear();
-        if link.buffer.capacity() > KEPT_CAPACITY_BYTES {
-            link.buffer = BytesMut::new();
-        }
-        link.buffered_messages = 0;
+        link.take_all(out);
+        link.way = Way::Connection;
         // Bytes that were taken before are written by now.
         self.totals.release(std::mem::replace(&mut self.taken_bytes, self.claimed_bytes));
         self.claimed_bytes = 0;
-        for (figures, count) in link.buffered.drain(..) {
-            figures.sent(count);
-        }
-        link.stalled = false;
         taken.awaited = std::mem::take(&mut link.awaited);
         taken
     }

@@ -25,7 +25,10 @@ enum Action {
     Push(QoS),
     /// Acknowledge one of those in flight, as far as its QoS says next.
     Acknowledge(usize),
-    Take,
+    /// The connection takes bytes, behind a packet of its own or not, and writes them.
+    Take(bool),
+    /// A publisher writes directly, as many bytes as the socket takes.
+    Direct(usize),
     /// The store stores all changes.
     Store,
     /// The connection is lost, and the client is back.
@@ -38,7 +41,8 @@ fn action() -> impl Strategy<Value = Action> {
     prop_oneof![
         6 => prop::sample::select(vec![QoS::AtMostOnce, QoS::AtLeastOnce, QoS::ExactlyOnce]).prop_map(Action::Push),
         5 => any::<usize>().prop_map(Action::Acknowledge),
-        3 => Just(Action::Take),
+        3 => any::<bool>().prop_map(Action::Take),
+        3 => any::<usize>().prop_map(Action::Direct),
         2 => Just(Action::Store),
         1 => Just(Action::Reconnect),
         1 => Just(Action::Crash),
@@ -74,6 +78,9 @@ impl Disk {
     }
 }
 
+/// A packet that the connection writes by itself.
+const PING: [u8; 2] = [0xc0, 0];
+
 /// A client that keeps its session.
 #[derive(Default)]
 struct Client {
@@ -82,15 +89,19 @@ struct Client {
     /// QoS 2 messages that it has and that are not completed.
     received: BTreeMap<NonZeroU16, u32>,
     got: Vec<(QoS, u32)>,
+    /// Bytes of a packet that has not come as a whole.
+    begun: BytesMut,
 }
 
 impl Client {
     fn read(&mut self, bytes: BytesMut, window: usize) {
-        let mut bytes = bytes;
+        self.begun.extend_from_slice(&bytes);
         let mut decoder = Decoder::with_version(Version::V311, 1 << 20);
-        while let Some(packet) = decoder.decode(&mut bytes).expect("valid") {
+        while let Some(packet) = decoder.decode(&mut self.begun).expect("valid") {
             let publish = match packet {
                 Packet::Publish(publish) => publish,
+                // A packet of the connection.
+                Packet::PingReq => continue,
                 Packet::PubRel { packet_id } => {
                     self.inflight.insert(packet_id, (QoS::ExactlyOnce, true, true));
                     continue;
@@ -117,6 +128,12 @@ impl Client {
             }
         }
         assert!(self.inflight.len() <= window, "more than {window} in flight");
+    }
+
+    /// The connection is lost.
+    fn leave(&mut self) {
+        self.inflight.clear();
+        self.begun.clear();
     }
 
     fn acknowledge(&mut self, outbox: &mut Outbox, at: usize, wal: &Arc<Wal>, disk: &Disk) {
@@ -158,6 +175,8 @@ struct World {
     now: Moment,
     /// A page that the store is loading. It arrives with the next take; other operations may come first.
     page: Option<Page>,
+    /// The time of the last direct write, from `now`.
+    direct: Duration,
 }
 
 impl World {
@@ -176,6 +195,7 @@ impl World {
             bounds,
             now: Moment::now(&Clock::system()),
             page: None,
+            direct: Duration::ZERO,
         };
         world.connect();
         world
@@ -207,7 +227,23 @@ impl World {
     }
 
     fn take(&mut self) -> BytesMut {
-        let mut out = BytesMut::new();
+        self.take_behind(BytesMut::new())
+    }
+
+    /// A direct write, of which the socket takes some bytes: these.
+    fn write_directly(&mut self, at: usize) -> BytesMut {
+        // The client is at rest.
+        self.direct += Duration::from_millis(1);
+        let now = self.now.instant + self.direct;
+        let Some(bytes) = self.outbox.lend(now) else { return BytesMut::new() };
+        let sent = BytesMut::from(&bytes[..at % (bytes.len() + 1)]);
+        let all = sent.len() == bytes.len();
+        assert_eq!(self.outbox.written(sent.len(), now), all);
+        sent
+    }
+
+    fn take_behind(&mut self, own: BytesMut) -> BytesMut {
+        let mut out = own;
         let mut transaction = self.wal.begin();
         if let Some(page) = self.page.take() {
             let from = stored::queue_key(page.session, page.from);
@@ -269,6 +305,10 @@ proptest! {
                     let World { outbox, wal, disk, .. } = &mut world;
                     client.acknowledge(outbox, at, wal, disk);
                 }
+                Action::Direct(at) => client.read(world.write_directly(at), window.into()),
+                Action::Take(true) => {
+                    client.read(world.take_behind(BytesMut::from(&PING[..])), window.into());
+                }
                 _ => client.read(world.take(), window.into()),
             }
         }
@@ -314,19 +354,23 @@ proptest! {
                         stored.append(&mut unstored);
                     }
                 }
-                Action::Take => client.read(world.take(), window.into()),
+                Action::Direct(at) => client.read(world.write_directly(at), window.into()),
+                Action::Take(true) => {
+                    client.read(world.take_behind(BytesMut::from(&PING[..])), window.into());
+                }
+                Action::Take(false) => client.read(world.take(), window.into()),
                 Action::Store => {
                     world.disk.store(&world.wal);
                     stored.append(&mut unstored);
                 }
                 Action::Reconnect => {
                     prop_assert_eq!(world.outbox.disconnect(), 0);
-                    client.inflight.clear();
+                    client.leave();
                     world.connect();
                 }
                 Action::Crash => {
                     world.crash();
-                    client.inflight.clear();
+                    client.leave();
                     unstored.clear();
                 }
             }
@@ -383,6 +427,39 @@ fn a_full_queue_gives_its_oldest_message_up() {
         world.disk.store(&world.wal);
     }
     assert_eq!(client.got.iter().map(|(_, number)| *number).collect::<Vec<_>>(), [3, 4, 5]);
+}
+
+#[test]
+fn a_client_at_rest_is_written_to_directly_and_others_are_not() {
+    let mut world = World::new(None, 10, 100);
+    let now = world.now.instant;
+    let after = |us| now + Duration::from_micros(us);
+    world.push(QoS::AtMostOnce, 1);
+    assert_eq!(world.outbox.lend(now), None, "the connection has not begun");
+    assert!(!world.take().is_empty());
+    world.push(QoS::AtMostOnce, 2);
+    assert_eq!(world.outbox.lend(now), None, "the connection writes what it has taken");
+    assert!(!world.take().is_empty());
+    assert!(world.take().is_empty());
+    world.push(QoS::AtLeastOnce, 3);
+    let bytes = world.outbox.lend(now).expect("at rest").len();
+    assert!(world.outbox.written(bytes, now));
+    assert_eq!((world.outbox.in_flight(), world.outbox.waiting().0), (1, 0));
+    world.push(QoS::AtMostOnce, 4);
+    assert_eq!(world.outbox.lend(after(50)), None, "another one came a moment ago");
+    assert!(world.outbox.lend(after(150)).is_some());
+    assert!(!world.outbox.written(0, after(150)), "the socket takes nothing: the connection writes");
+    assert!(!world.take().is_empty());
+    assert!(world.take().is_empty());
+    world.push(QoS::AtMostOnce, 5);
+    let bytes = world.outbox.lend(after(400)).expect("at rest").to_vec();
+    assert!(!world.outbox.written(3, after(400)));
+    world.push(QoS::AtMostOnce, 6);
+    assert_eq!(world.outbox.lend(after(900)), None, "a packet is begun");
+    let mut out = BytesMut::from(&PING[..]);
+    world.outbox.take_rest(&mut out);
+    assert!(out.starts_with(&bytes[3..]) && out.ends_with(&PING), "{out:?}");
+    assert_eq!(world.outbox.lend(after(2000)), None, "the connection ends");
 }
 
 #[test]

@@ -14,6 +14,9 @@ use crate::monitor::Figures;
 use crate::outbox::{Copies, Pushed};
 use crate::wal::Transaction;
 
+/// Maximum of subscribers of a message to which its publisher writes itself: each write takes some microseconds.
+const MAX_DIRECT: usize = 4;
+
 impl Router {
     /// Queues a message for every matching subscription. One client gets it once, with the highest QoS and all
     /// subscription identifiers of its matching subscriptions (MQTT 5, section 3.3.4); shared subscriptions each get
@@ -29,59 +32,67 @@ impl Router {
         let mut routed = Routed::default();
         let mut delivered = 0;
         let mut copies = Copies::default();
+        let mut woken: [Option<Arc<Mailbox>>; MAX_DIRECT] = Default::default();
         let dated = Dated { message, received: now.instant };
         // Says whether the subscriber has it, or may still get it.
-        let mut deliver = |mailbox: &Arc<Mailbox>, delivery: Delivery, figures: &Arc<Figures>| match mailbox
-            .push(dated, &mut copies, &delivery, figures, now, transaction)
-        {
-            Pushed::Accepted { pressure, .. } => {
-                delivered += 1;
-                routed.pressure |= pressure;
-                routed.subscribers += 1;
-                true
-            }
-            Pushed::Skipped => true,
-            Pushed::Full => {
-                routed.subscribers += 1;
-                match &mut deferred {
-                    Some(deferred) => deferred.push(DeferredDelivery {
-                        mailbox: mailbox.clone(),
-                        message: Some((copies.message(message), delivery)),
-                        figures: figures.clone(),
-                        received: now.instant,
-                    }),
-                    None => {
-                        routed.dropped += 1;
-                        figures.lost(1);
-                    }
+        let mut deliver = |mailbox: &Arc<Mailbox>, delivery: Delivery, figures: &Arc<Figures>| {
+            let pushed = mailbox.push_only(dated, &mut copies, &delivery, figures, now, transaction);
+            if let Pushed::Accepted { wake: true, .. } | Pushed::Over { wake: true } = pushed {
+                match woken.iter_mut().find(|place| place.is_none()) {
+                    Some(place) => *place = Some(mailbox.clone()),
+                    None => mailbox.wake.notify_one(),
                 }
-                true
             }
-            Pushed::Over { .. } => {
-                delivered += 1;
-                routed.subscribers += 1;
-                routed.pressure = true;
-                match &mut deferred {
-                    Some(deferred) => deferred.push(DeferredDelivery {
-                        mailbox: mailbox.clone(),
-                        message: None,
-                        figures: figures.clone(),
-                        received: now.instant,
-                    }),
-                    None => {
-                        let dropped = mailbox.trim(transaction);
-                        routed.dropped += dropped as usize;
-                        figures.lost(dropped);
-                    }
+            match pushed {
+                Pushed::Accepted { pressure, .. } => {
+                    delivered += 1;
+                    routed.pressure |= pressure;
+                    routed.subscribers += 1;
+                    true
                 }
-                true
-            }
-            Pushed::Lost(_) => {
-                routed.subscribers += 1;
-                routed.dropped += 1;
-                routed.pressure = true;
-                figures.lost(1);
-                false
+                Pushed::Skipped => true,
+                Pushed::Full => {
+                    routed.subscribers += 1;
+                    match &mut deferred {
+                        Some(deferred) => deferred.push(DeferredDelivery {
+                            mailbox: mailbox.clone(),
+                            message: Some((copies.message(message), delivery)),
+                            figures: figures.clone(),
+                            received: now.instant,
+                        }),
+                        None => {
+                            routed.dropped += 1;
+                            figures.lost(1);
+                        }
+                    }
+                    true
+                }
+                Pushed::Over { .. } => {
+                    delivered += 1;
+                    routed.subscribers += 1;
+                    routed.pressure = true;
+                    match &mut deferred {
+                        Some(deferred) => deferred.push(DeferredDelivery {
+                            mailbox: mailbox.clone(),
+                            message: None,
+                            figures: figures.clone(),
+                            received: now.instant,
+                        }),
+                        None => {
+                            let dropped = mailbox.trim(transaction);
+                            routed.dropped += dropped as usize;
+                            figures.lost(dropped);
+                        }
+                    }
+                    true
+                }
+                Pushed::Lost(_) => {
+                    routed.subscribers += 1;
+                    routed.dropped += 1;
+                    routed.pressure = true;
+                    figures.lost(1);
+                    false
+                }
             }
         };
         let second = self.monitor.second(now.instant);
@@ -132,6 +143,9 @@ impl Router {
             deliver(&same[0].mailbox, delivery, &same[0].figures);
         }
         drop(subscriptions);
+        for mailbox in woken.iter().flatten() {
+            mailbox.send_or_wake(now.instant);
+        }
         self.counters.delivered.add(delivered);
         routed
     }
