@@ -15,7 +15,7 @@ use edgefaas_benches::{repository, results_folder, target_folder};
 use serde::Deserialize;
 
 /// The order in which reports are shown.
-const ORDER: [&str; 32] = [
+const ORDER: [&str; 33] = [
     "broker",
     "broker-parts",
     "mqtt",
@@ -25,6 +25,7 @@ const ORDER: [&str; 32] = [
     "density",
     "isolates",
     "interpreter",
+    "kernels",
     "neighbours",
     "soak",
     "hostile",
@@ -64,6 +65,7 @@ target/release/end-to-end                 # --quick for a first look
 target/release/soak                       # ten minutes; the same
 target/release/hostile                    # needs root (control groups, tmpfs); ten minutes
 target/release/photons                    # needs Node.js; --quick for a first look
+target/release/kernels --results          # needs Node.js; the same
 target/release/workflows                  # needs redis-server; the same
 target/release/objects --results          # needs redis-server; --full for clusters of 20 and 30 nodes too
 target/release/placement --results        # needs root, redis-server, webdis, PostgreSQL and Node.js; an hour and a half, --quick for a first look
