@@ -15,7 +15,7 @@ use edgefaas_benches::{repository, results_folder, target_folder};
 use serde::Deserialize;
 
 /// The order in which reports are shown.
-const ORDER: [&str; 33] = [
+const ORDER: [&str; 34] = [
     "broker",
     "broker-parts",
     "mqtt",
@@ -32,6 +32,7 @@ const ORDER: [&str; 33] = [
     "photons",
     "workflows-chains",
     "workflows-burst",
+    "workflows-rising",
     "workflows-node-red",
     "workflows-inside",
     "workflows-apart",

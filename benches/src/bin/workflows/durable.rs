@@ -12,7 +12,7 @@ use edgefaas_benches::results::{Report, Table};
 use edgefaas_benches::samples::{Load, Samples, Window};
 
 use crate::Plan;
-use crate::apps::{Chains, Isolation, WORK_US};
+use crate::apps::{Chains, Step, WORK_US};
 use crate::load::payload;
 
 const STEPS: usize = 3;
@@ -32,8 +32,8 @@ pub fn run(plan: &Plan) -> anyhow::Result<Report> {
         &crate::command("durable"),
     );
     let chains = Chains::start(&plan.binary)?;
-    let paths = ["chain-durable".to_owned(), Isolation::Fresh.chain(STEPS)]
-        .map(|name| format!("/workflows/{name}"));
+    let paths =
+        ["chain-durable".to_owned(), Step::Js.chain(STEPS)].map(|name| format!("/workflows/{name}"));
     for connections in [1, 32] {
         let title = format!("{connections} connection(s)");
         let figures = [("p50", "us"), ("p99", "us"), ("rate", "1/s")];

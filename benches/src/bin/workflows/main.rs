@@ -1,5 +1,6 @@
 //! Workflows beside what else strings functions together: chains against the same pipeline over Redis Streams, many starts at
-//! once, a flow beside Node-RED, events that are counted inside of a broker and beside one, instances that wait, and durable steps.
+//! once, a load that rises, a flow beside Node-RED, events that are counted inside of a broker and beside one, instances that wait, and
+//! durable steps.
 
 mod apart;
 mod apps;
@@ -10,6 +11,7 @@ mod inside;
 mod load;
 mod node_red;
 mod pipeline;
+mod rising;
 mod waiting;
 
 use std::path::PathBuf;
@@ -55,6 +57,7 @@ struct Arguments {
 enum Part {
     Chains,
     Burst,
+    Rising,
     NodeRed,
     Inside,
     Apart,
@@ -116,9 +119,10 @@ fn main() -> anyhow::Result<()> {
         return gate(&Plan { rounds: GATE_ROUNDS, turn: GATE_TURN, ..plan });
     }
     let plan = Plan { rounds: arguments.rounds.unwrap_or(plan.rounds), ..plan };
-    let parts: [(Part, Measure); 7] = [
+    let parts: [(Part, Measure); 8] = [
         (Part::Chains, chains::run),
         (Part::Burst, burst::run),
+        (Part::Rising, rising::run),
         (Part::NodeRed, node_red::run),
         (Part::Inside, inside::run),
         (Part::Apart, apart::run),
