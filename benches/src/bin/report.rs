@@ -15,7 +15,7 @@ use edgefaas_benches::{repository, results_folder, target_folder};
 use serde::Deserialize;
 
 /// The order in which reports are shown.
-const ORDER: [&str; 34] = [
+const ORDER: [&str; 35] = [
     "broker",
     "broker-parts",
     "mqtt",
@@ -38,6 +38,7 @@ const ORDER: [&str; 34] = [
     "workflows-apart",
     "workflows-waiting",
     "workflows-durable",
+    "workflows-restate",
     "objects-grpc",
     "objects-intervals",
     "objects-guest",
@@ -80,7 +81,7 @@ target/release/report --collect           # makes this page of benches/results/*
 ```
 
 mosquitto and Node.js have to be there. Other peers are installed into `target/` when they are first wanted: rumqttd and
-`wasmtime serve` with cargo (the latter takes some minutes), nats-server with Go, workerd, Hono and Node-RED with npm. A peer that is
+`wasmtime serve` with cargo (the latter takes some minutes), nats-server with Go, workerd, Hono, Node-RED and Restate with npm. A peer that is
 unavailable is left out.
 ";
 

@@ -1,6 +1,6 @@
 //! Workflows beside what else strings functions together: chains against the same pipeline over Redis Streams, many starts at
 //! once, a load that rises, a flow beside Node-RED, events that are counted inside of a broker and beside one, instances that wait, and
-//! durable steps.
+//! durable steps, also beside Restate.
 
 mod apart;
 mod apps;
@@ -10,7 +10,9 @@ mod durable;
 mod inside;
 mod load;
 mod node_red;
+mod over_http;
 mod pipeline;
+mod restate;
 mod rising;
 mod waiting;
 
@@ -63,6 +65,7 @@ enum Part {
     Apart,
     Waiting,
     Durable,
+    Restate,
 }
 
 #[derive(Debug, Subcommand)]
@@ -119,7 +122,7 @@ fn main() -> anyhow::Result<()> {
         return gate(&Plan { rounds: GATE_ROUNDS, turn: GATE_TURN, ..plan });
     }
     let plan = Plan { rounds: arguments.rounds.unwrap_or(plan.rounds), ..plan };
-    let parts: [(Part, Measure); 8] = [
+    let parts: [(Part, Measure); 9] = [
         (Part::Chains, chains::run),
         (Part::Burst, burst::run),
         (Part::Rising, rising::run),
@@ -128,6 +131,7 @@ fn main() -> anyhow::Result<()> {
         (Part::Apart, apart::run),
         (Part::Waiting, waiting::run),
         (Part::Durable, durable::run),
+        (Part::Restate, restate::run),
     ];
     for (part, run) in parts {
         if arguments.only.is_empty() || arguments.only.contains(&part) {

@@ -58,7 +58,7 @@ impl Contestant {
     fn node(plan: &Plan, isolation: &str) -> anyhow::Result<Self> {
         let data = tempfile::tempdir()?;
         let node = Node::start(&plan.binary, data.path())?;
-        node.deploy_app(&plan.binary, data.path(), app(isolation)?.path())?;
+        node.deploy_app(&plan.binary, data.path(), app(isolation, Durability::InMemory)?.path())?;
         let (address, processes) = (node.mqtt, vec![node.process.id()]);
         Ok(Self { address, root: "$faas/wf/chain", processes, _node: Some((node, data)), _node_red: None })
     }
@@ -225,12 +225,22 @@ fn flow() -> Vec<Value> {
     ]
 }
 
-fn app(isolation: &str) -> anyhow::Result<App> {
+/// Whether a workflow outlives its node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    InMemory,
+    Durable,
+}
+
+/// A workflow of three functions.
+pub fn app(isolation: &str, durability: Durability) -> anyhow::Result<App> {
     let manifest = format!(
         "app = \"flow\"\nworkflows = [\"workflows/*.yaml\"]\n\n[functions.step]\nmain = \"step.js\"\nisolation = \"{isolation}\"\n"
     );
-    let mut workflow =
-        "document: { dsl: '1.0.3', namespace: bench, name: chain, version: '1.0.0' }\ndo:\n".to_owned();
+    let mut workflow = format!(
+        "document: {{ dsl: '1.0.3', namespace: bench, name: chain, version: '1.0.0', metadata: {{ durable: {} }} }}\ndo:\n",
+        durability == Durability::Durable
+    );
     for step in 1..=STEPS {
         let _ = writeln!(workflow, "  - step{step}: {{ call: step }}");
     }
