@@ -111,7 +111,7 @@ fn main() -> anyhow::Result<()> {
     let plan = match arguments.quick {
         true => {
             let (turn, settle) = (seconds(2), seconds(1));
-            Plan { binary, rounds: 2, turn, rate, burst, waiting: 10_000, settle }
+            Plan { binary, rounds: 1, turn, rate, burst, waiting: 10_000, settle }
         }
         false => {
             let (turn, settle) = (seconds(10), seconds(5));
