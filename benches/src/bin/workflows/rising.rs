@@ -22,7 +22,7 @@ const RATES: [f64; 7] = [1.0, 16.0, 256.0, 1_024.0, 4_096.0, 16_384.0, 65_536.0]
 /// With other work on the machine.
 const SATURATED_RATE: f64 = 256.0;
 /// A load is at least so long, and at most: in between it has a hundred requests.
-const SHORTEST: Duration = Duration::from_secs(2);
+const SHORTEST: Duration = Duration::from_secs(1);
 const REQUESTS: f64 = 100.0;
 /// How long what is left of a load may take, and what a chain takes that has nothing before it.
 const DRAINED: Duration = Duration::from_secs(120);
