@@ -22,7 +22,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand, ValueEnum};
 use edgefaas_benches::node::build_binary;
 use edgefaas_benches::peers::{self, Peer};
-use edgefaas_benches::results::{Regression, Report};
+use edgefaas_benches::results::{Regression, Report, Target};
 use edgefaas_benches::results_folder;
 
 // The node's allocator, for the peers too.
@@ -76,8 +76,8 @@ enum Command {
 }
 
 /// Of the short form for the gate.
-const GATE_ROUNDS: usize = 3;
-const GATE_TURN: Duration = Duration::from_secs(2);
+const GATE_ROUNDS: usize = 5;
+const GATE_TURN: Duration = Duration::from_millis(700);
 /// By how much a ratio may be worse than the kept one, there.
 const GATE_FACTOR: f64 = 2.0;
 
@@ -150,6 +150,14 @@ fn gate(plan: &Plan) -> anyhow::Result<()> {
     let report = node_red::short(plan)?;
     report.print();
     let kept = Report::load(&results_folder().join("workflows-node-red.json"))?;
+    let known = |target: &&Target| kept.targets.iter().any(|before| before.text == target.text);
+    anyhow::ensure!(
+        report.targets.iter().any(|target| known(&target)),
+        "the kept results have none of these"
+    );
+    for target in report.targets.iter().filter(|target| !known(target)) {
+        println!("not in the kept results: {}", target.text);
+    }
     let worse = report.regressions(&kept, GATE_FACTOR);
     for Regression { text, kept, now } in &worse {
         println!("much worse than before: {text}: {now:.2}, and {kept:.2} before");
