@@ -44,6 +44,15 @@ impl Client {
 
     /// Sends `POST path` and gives status and body. A connection that the server has closed meanwhile is made anew.
     pub fn post(&mut self, path: &str, body: &[u8]) -> anyhow::Result<(u16, Vec<u8>)> {
+        self.send(path, "", body)
+    }
+
+    /// The same with a body that says that it is JSON.
+    pub fn post_json(&mut self, path: &str, body: &[u8]) -> anyhow::Result<(u16, Vec<u8>)> {
+        self.send(path, "content-type: application/json\r\n", body)
+    }
+
+    fn send(&mut self, path: &str, headers: &str, body: &[u8]) -> anyhow::Result<(u16, Vec<u8>)> {
         if self.used.elapsed() > FRESH
             && let Some(stream) = self.stream.take()
         {
@@ -64,7 +73,7 @@ impl Client {
             }
         };
         let mut request = format!(
-            "POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-length: {}\r\n\r\n",
+            "POST {path} HTTP/1.1\r\nhost: {}\r\n{headers}content-length: {}\r\n\r\n",
             self.address,
             body.len()
         )

@@ -47,6 +47,8 @@ pub enum Guest {
     Document,
     /// Computes; with the SDK.
     Compute,
+    /// A step of a chain; with the SDK.
+    Step,
 }
 
 impl Guest {
@@ -58,6 +60,7 @@ impl Guest {
             Self::Objects => "objects",
             Self::Document => "document",
             Self::Compute => "compute",
+            Self::Step => "step",
         }
     }
 

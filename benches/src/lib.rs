@@ -4,7 +4,8 @@
 //! peers and writes `results/*.json`; `workflows` has chains of functions, `objects` stateful objects; `soak` has
 //! functions that misbehave, `hostile` attacks a node with little memory, `photons` runs a trace of many functions on it and on a process for each instance;
 //! `placement`, `remote-call` and `fifty-nodes` have clusters on a network of their own, `cluster-simulation` has a thousand
-//! nodes in virtual time; `interpreter` runs functions without native code; the program `report` makes `docs/benchmarks.md` of them.
+//! nodes in virtual time; `interpreter` runs functions without native code, `kernels` runs programs that compute beside V8 and native
+//! code; the program `report` makes `docs/benchmarks.md` of them.
 
 pub mod bare;
 pub mod broker_load;

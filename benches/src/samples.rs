@@ -101,6 +101,11 @@ pub fn quantile(values: &[f64], q: f64) -> f64 {
     sorted.get(at).copied().unwrap_or(f64::NAN)
 }
 
+/// The geometric mean of `values`, which are positive. `NaN` without values.
+pub fn geometric_mean(values: &[f64]) -> f64 {
+    (values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64).exp()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,5 +125,7 @@ mod tests {
         assert!(median(&[]).is_nan());
         assert_eq!([0.0, 0.5, 1.0].map(|q| quantile(&[5.0, 1.0, 3.0], q)), [1.0, 3.0, 5.0]);
         assert!(quantile(&[], 0.5).is_nan());
+        assert!((geometric_mean(&[1.0, 10.0, 100.0]) - 10.0).abs() < 1e-9);
+        assert!(geometric_mean(&[]).is_nan());
     }
 }

@@ -15,7 +15,7 @@ use edgefaas_benches::{repository, results_folder, target_folder};
 use serde::Deserialize;
 
 /// The order in which reports are shown.
-const ORDER: [&str; 32] = [
+const ORDER: [&str; 35] = [
     "broker",
     "broker-parts",
     "mqtt",
@@ -25,17 +25,20 @@ const ORDER: [&str; 32] = [
     "density",
     "isolates",
     "interpreter",
+    "kernels",
     "neighbours",
     "soak",
     "hostile",
     "photons",
     "workflows-chains",
     "workflows-burst",
+    "workflows-rising",
     "workflows-node-red",
     "workflows-inside",
     "workflows-apart",
     "workflows-waiting",
     "workflows-durable",
+    "workflows-restate",
     "objects-grpc",
     "objects-intervals",
     "objects-guest",
@@ -64,6 +67,7 @@ target/release/end-to-end                 # --quick for a first look
 target/release/soak                       # ten minutes; the same
 target/release/hostile                    # needs root (control groups, tmpfs); ten minutes
 target/release/photons                    # needs Node.js; --quick for a first look
+target/release/kernels --results          # needs Node.js; the same
 target/release/workflows                  # needs redis-server; the same
 target/release/objects --results          # needs redis-server; --full for clusters of 20 and 30 nodes too
 target/release/placement --results        # needs root, redis-server, webdis, PostgreSQL and Node.js; an hour and a half, --quick for a first look
@@ -77,7 +81,7 @@ target/release/report --collect           # makes this page of benches/results/*
 ```
 
 mosquitto and Node.js have to be there. Other peers are installed into `target/` when they are first wanted: rumqttd and
-`wasmtime serve` with cargo (the latter takes some minutes), nats-server with Go, workerd, Hono and Node-RED with npm. A peer that is
+`wasmtime serve` with cargo (the latter takes some minutes), nats-server with Go, workerd, Hono, Node-RED and Restate with npm. A peer that is
 unavailable is left out.
 ";
 

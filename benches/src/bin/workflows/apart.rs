@@ -4,6 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use anyhow::Context;
 use edgefaas_benches::node::Node;
 use edgefaas_benches::peers::node_red::{function, join, mqtt_in, mqtt_out};
 use edgefaas_benches::peers::{Mosquitto, NODE_RED_VERSION, NodeRed, Persistence};
@@ -14,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::Plan;
 use crate::apps::App;
-use crate::inside::{GROUP, TOPICS, app, highest_rate};
+use crate::inside::{GROUP, TOPICS, app, highest_rate, warm_up};
 use crate::load::{Answers, Mqtt, Pace, load};
 
 const CONTESTANTS: [&str; 4] = [
@@ -167,13 +168,7 @@ fn start<'a>(
     let address = broker.or(node.as_ref().map(|(node, _)| node.mqtt)).expect("one of them is a broker");
     let contestant =
         Contestant { network, address, _node: node, _node_red: node_red, _mosquitto: mosquitto };
-    // Until the coordinator is connected, and code is loaded.
-    for _ in 0..20 {
-        let answers = contestant.carry(100.0, Duration::from_millis(400))?;
-        if answers.answered == answers.expected {
-            break;
-        }
-    }
+    warm_up(|rate, length| contestant.carry(rate, length)).with_context(|| CONTESTANTS[row])?;
     Ok(contestant)
 }
 

@@ -1,4 +1,4 @@
-//! What is deployed: a function that computes for a known time, and chains of it.
+//! What is deployed: functions that compute for a known time, and chains of them.
 
 use std::fmt::Write as _;
 use std::fs::{create_dir, write};
@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use edgefaas_benches::client::Client;
+use edgefaas_benches::functions::Guest;
 use edgefaas_benches::node::Node;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -48,31 +49,75 @@ impl App {
     }
 }
 
-/// How a function is run.
+/// The function of a chain's steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Isolation {
-    /// In an isolate of its own.
-    Fresh,
-    /// In one that others were run in.
-    Reuse,
+pub enum Step {
+    /// JavaScript, in an isolate of its own.
+    Js,
+    /// JavaScript, in one that others were run in.
+    JsReuse,
+    /// Rust, in an isolate of its own.
+    Rust,
+    /// Rust, in one that others were run in.
+    RustReuse,
 }
 
-impl Isolation {
-    /// The function.
+impl Step {
+    /// In the order of tables.
+    pub const ALL: [Self; 4] = [Self::Js, Self::JsReuse, Self::Rust, Self::RustReuse];
+
+    /// In tables.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Js => "JavaScript, fresh",
+            Self::JsReuse => "JavaScript, reuse",
+            Self::Rust => "Rust, fresh",
+            Self::RustReuse => "Rust, reuse",
+        }
+    }
+
+    /// Whether it is in the language of the peer's steps.
+    pub fn is_rust(self) -> bool {
+        matches!(self, Self::Rust | Self::RustReuse)
+    }
+
+    /// The function's name.
     pub fn function(self) -> &'static str {
         match self {
-            Self::Fresh => "step",
-            Self::Reuse => "step-reuse",
+            Self::Js => "step",
+            Self::JsReuse => "step-reuse",
+            Self::Rust => "step-rust",
+            Self::RustReuse => "step-rust-reuse",
         }
     }
 
     /// The workflow that calls it so often.
     pub fn chain(self, steps: usize) -> String {
-        match self {
-            Self::Fresh => format!("chain-{steps}"),
-            Self::Reuse => format!("chain-reuse-{steps}"),
-        }
+        format!("chain-{}-{steps}", self.function())
     }
+
+    /// Its part of the manifest. The loop turns so often.
+    fn manifest(self, turns: Turns) -> String {
+        let (main, isolation) = match self {
+            Self::Js => ("step.js", "fresh"),
+            Self::JsReuse => ("step.js", "reuse"),
+            Self::Rust => ("step.wasm", "fresh"),
+            Self::RustReuse => ("step.wasm", "reuse"),
+        };
+        format!(
+            "\n[functions.{}]\nmain = \"{main}\"\nisolation = \"{isolation}\"\nconfig = {{ turns = {} }}\nlimits = {{ concurrency = 64, \
+             instances = 64, timeout = \"5m\", queue = {{ capacity = 100000 }} }}\n",
+            self.function(),
+            turns.rust,
+        )
+    }
+}
+
+/// How often the loops of steps turn.
+#[derive(Debug, Clone, Copy)]
+struct Turns {
+    js: u64,
+    rust: u64,
 }
 
 /// A node with chains.
@@ -84,43 +129,38 @@ pub struct Chains {
 }
 
 impl Chains {
-    /// Starts a node and deploys chains of a function that computes for [`WORK_US`], and says how often its loop turns.
+    /// Starts a node and deploys chains of functions that compute for [`WORK_US`].
     pub fn start(binary: &Path) -> anyhow::Result<Self> {
         let data = tempfile::tempdir()?;
         let node = Node::start_with(binary, data.path(), "[workflows]\nrunning = 20000\n")?;
-        let turns = turns_in(&node, binary, data.path(), WORK_US)?;
-        println!("{WORK_US} us are {turns} turns of a loop in JavaScript");
-        node.deploy_app(binary, data.path(), chains(turns)?.path())?;
+        let wasm = Guest::Step.build()?;
+        let turns = turns_in(&node, binary, data.path(), &wasm, WORK_US)?;
+        println!("{WORK_US} us are {} turns of a loop in JavaScript, {} in Rust", turns.js, turns.rust);
+        node.deploy_app(binary, data.path(), chains(turns, &wasm)?.path())?;
         Ok(Self { node, data })
     }
 
     /// The way to a function.
-    pub fn function(&self, isolation: Isolation) -> Mqtt {
-        Mqtt::asking(self.node.mqtt, &format!("$faas/fn/{}", isolation.function()), true)
+    pub fn function(&self, step: Step) -> Mqtt {
+        Mqtt::asking(self.node.mqtt, &format!("$faas/fn/{}", step.function()), true)
     }
 
     /// The way to a chain.
-    pub fn chain(&self, isolation: Isolation, steps: usize) -> Mqtt {
-        Mqtt::asking(self.node.mqtt, &format!("$faas/wf/{}", isolation.chain(steps)), true)
+    pub fn chain(&self, step: Step, steps: usize) -> Mqtt {
+        Mqtt::asking(self.node.mqtt, &format!("$faas/wf/{}", step.chain(steps)), true)
     }
 }
 
-/// The app with chains of a function whose loop turns so often.
-pub fn chains(turns: u64) -> anyhow::Result<App> {
+/// The app with chains of functions whose loops turn so often.
+fn chains(turns: Turns, wasm: &Path) -> anyhow::Result<App> {
     let mut manifest = "app = \"chains\"\nworkflows = [\"workflows/*.yaml\"]\n".to_owned();
-    for (name, isolation) in [("step", "fresh"), ("step-reuse", "reuse")] {
-        let _ = write!(
-            manifest,
-            "\n[functions.{name}]\nmain = \"step.js\"\nisolation = \"{isolation}\"\nlimits = {{ concurrency = 64, instances = \
-             64, timeout = \"5m\", queue = {{ capacity = 100000 }} }}\n"
-        );
-    }
-    let app = App::new(&[("edgefaas.toml", &manifest), ("step.js", &step(turns))])?;
+    manifest.extend(Step::ALL.map(|step| step.manifest(turns)));
+    let app = App::new(&[("edgefaas.toml", &manifest), ("step.js", &step(turns.js))])?;
+    std::fs::copy(wasm, app.path().join("step.wasm"))?;
     for steps in STEPS {
-        for isolation in [Isolation::Fresh, Isolation::Reuse] {
-            let name = isolation.chain(steps);
-            let text = chain(&name, isolation.function(), steps, false);
-            write(workflow(&app, &name), text)?;
+        for step in Step::ALL {
+            let name = step.chain(steps);
+            write(workflow(&app, &name), chain(&name, step.function(), steps, false))?;
         }
     }
     let durable = chain("chain-durable", "step", 3, true);
@@ -151,17 +191,19 @@ fn chain(name: &str, function: &str, steps: usize, durable: bool) -> String {
     text
 }
 
-/// How often the loop turns in `us` microseconds in a function on this node.
-fn turns_in(node: &Node, binary: &Path, data_dir: &Path, us: f64) -> anyhow::Result<u64> {
+/// How often the loops turn in `us` microseconds in functions on this node.
+fn turns_in(node: &Node, binary: &Path, data_dir: &Path, wasm: &Path, us: f64) -> anyhow::Result<Turns> {
     let source = format!(
         "export default function timed() {{\n  let x = 1, least = Infinity;\n  for (let i = 0; i < {TRIES}; i++) {{\n    const begun \
          = performance.now();\n    for (let turn = 0; turn < {TIMED_TURNS}; turn++) x = (x + turn) & 0xffff;\n    least = \
          Math.min(least, performance.now() - begun);\n  }}\n  return {{ ms: least, x }};\n}}\n"
     );
-    let app = App::new(&[
-        ("edgefaas.toml", "app = \"timed\"\n[functions.timed]\nmain = \"timed.js\"\n"),
-        ("timed.js", &source),
-    ])?;
+    let manifest = format!(
+        "app = \"timed\"\n[functions.timed]\nmain = \"timed.js\"\n[functions.timed-rust]\nmain = \"step.wasm\"\nconfig = {{ us = {us:.1} \
+         }}\n"
+    );
+    let app = App::new(&[("edgefaas.toml", &manifest), ("timed.js", &source)])?;
+    std::fs::copy(wasm, app.path().join("step.wasm"))?;
     node.deploy_app(binary, data_dir, app.path())?;
     let mut least_ms = f64::INFINITY;
     for _ in 0..CALLS {
@@ -169,7 +211,8 @@ fn turns_in(node: &Node, binary: &Path, data_dir: &Path, us: f64) -> anyhow::Res
         let ms = answer["ms"].as_f64().filter(|ms| *ms > 0.0).context("a time")?;
         least_ms = least_ms.min(ms);
     }
-    Ok((us / (least_ms * 1e3) * TIMED_TURNS as f64) as u64)
+    let rust = post(node.http, "/fn/timed-rust", "{}")?["x"].as_u64().context("turns")?;
+    Ok(Turns { js: (us / (least_ms * 1e3) * TIMED_TURNS as f64) as u64, rust })
 }
 
 /// One POST that is answered with JSON.
@@ -177,4 +220,29 @@ fn post(address: SocketAddr, path: &str, body: &str) -> anyhow::Result<Value> {
     let (status, answer) = Client::new(address).post(path, body.as_bytes())?;
     ensure!(status == 200, "{path}: {status} {}", String::from_utf8_lossy(&answer));
     Ok(serde_json::from_slice(&answer)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_step_is_a_function_with_a_chain_of_each_length() {
+        let folder = tempfile::tempdir().unwrap();
+        let wasm = folder.path().join("any.wasm");
+        write(&wasm, "").unwrap();
+        let app = chains(Turns { js: 11, rust: 222 }, &wasm).unwrap();
+        let manifest = std::fs::read_to_string(app.path().join("edgefaas.toml")).unwrap();
+        let manifest: toml::Table = manifest.parse().unwrap();
+        for step in Step::ALL {
+            let function = &manifest["functions"][step.function()];
+            assert_eq!(function["main"].as_str().unwrap().ends_with("wasm"), step.is_rust());
+            assert_eq!(function["config"]["turns"].as_integer(), Some(222));
+            for steps in STEPS {
+                let text = std::fs::read_to_string(workflow(&app, &step.chain(steps))).unwrap();
+                assert_eq!(text.matches(&format!("call: {} }}", step.function())).count(), steps);
+            }
+        }
+        assert!(std::fs::read_to_string(app.path().join("step.js")).unwrap().contains("turn < 11;"));
+    }
 }

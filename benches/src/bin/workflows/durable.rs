@@ -2,18 +2,15 @@
 
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
-use edgefaas_benches::client::Client;
 use edgefaas_benches::results::{Report, Table};
 use edgefaas_benches::samples::{Load, Samples, Window};
 
 use crate::Plan;
-use crate::apps::{Chains, Isolation, WORK_US};
-use crate::load::payload;
+use crate::apps::{Chains, Step, WORK_US};
+use crate::over_http::closed_loop;
 
 const STEPS: usize = 3;
 const CONTESTANTS: [&str; 3] = ["durable", "not durable", "the disk: 4 KiB appended and synced"];
@@ -32,8 +29,8 @@ pub fn run(plan: &Plan) -> anyhow::Result<Report> {
         &crate::command("durable"),
     );
     let chains = Chains::start(&plan.binary)?;
-    let paths = ["chain-durable".to_owned(), Isolation::Fresh.chain(STEPS)]
-        .map(|name| format!("/workflows/{name}"));
+    let paths =
+        ["chain-durable".to_owned(), Step::Js.chain(STEPS)].map(|name| format!("/workflows/{name}"));
     for connections in [1, 32] {
         let title = format!("{connections} connection(s)");
         let figures = [("p50", "us"), ("p99", "us"), ("rate", "1/s")];
@@ -51,36 +48,6 @@ pub fn run(plan: &Plan) -> anyhow::Result<Report> {
         report.tables.push(table);
     }
     Ok(report)
-}
-
-/// One POST after another on each of so many connections, each with a thread of its own.
-fn closed_loop(
-    address: SocketAddr,
-    path: &str,
-    connections: usize,
-    length: Duration,
-) -> anyhow::Result<Load> {
-    let window = Window::after_warm_up(length);
-    let one = |_| -> anyhow::Result<Samples> {
-        let (mut client, mut samples) = (Client::new(address), Samples::default());
-        loop {
-            let sent = Instant::now();
-            if sent >= window.to {
-                return Ok(samples);
-            }
-            let (status, answer) = client.post(path, payload(1).as_bytes())?;
-            ensure!(status == 200, "{path}: {status} {}", String::from_utf8_lossy(&answer));
-            samples.add(sent, Instant::now(), window);
-        }
-    };
-    std::thread::scope(|threads| {
-        let running: Vec<_> = (0..connections).map(|number| threads.spawn(move || one(number))).collect();
-        let mut samples = Samples::default();
-        for thread in running {
-            samples.extend(thread.join().expect("a load thread does not panic")?);
-        }
-        Ok(Load::new(samples, window))
-    })
 }
 
 /// Appends and syncs.

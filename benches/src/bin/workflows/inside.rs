@@ -25,6 +25,8 @@ const HALVINGS: usize = 2;
 const HIGHEST: f64 = 400_000.0;
 /// So many of the answers have to be in time, for a rate to be carried.
 const CARRIED: f64 = 0.99;
+/// Attempts to have everything answered, at first.
+const WARM_UPS: usize = 20;
 /// Beside the coordinator, what it sees and what it says.
 pub const TOPICS: [&str; 2] = ["x1/#", "x3/#"];
 
@@ -135,14 +137,19 @@ fn start(plan: &Plan, row: usize, app: &App) -> anyhow::Result<Contestant> {
     let (node, data) = nodes.last().expect("one of them runs workflows");
     node.deploy_app(&plan.binary, data.path(), app.path())?;
     let contestant = Contestant { address, _nodes: nodes, _mosquitto: mosquitto };
-    // Until the coordinator is connected, and code is loaded.
-    for _ in 0..20 {
-        let answers = carry(&contestant, 100.0, Duration::from_millis(400))?;
+    warm_up(|rate, length| carry(&contestant, rate, length))?;
+    Ok(contestant)
+}
+
+/// Sends until everything is answered: the coordinator is connected, and code is loaded.
+pub fn warm_up(carry: impl Fn(f64, Duration) -> anyhow::Result<Answers>) -> anyhow::Result<()> {
+    for _ in 0..WARM_UPS {
+        let answers = carry(100.0, Duration::from_millis(400))?;
         if answers.answered == answers.expected {
-            break;
+            return Ok(());
         }
     }
-    Ok(contestant)
+    anyhow::bail!("events have no answers after {WARM_UPS} attempts")
 }
 
 /// A workflow that reduces, and so many that map each message; with functions or without.

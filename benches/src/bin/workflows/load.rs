@@ -14,8 +14,11 @@ use edgefaas_benches::samples::{Samples, Window};
 
 /// Answers that are this late are not in time.
 pub const IN_TIME: Duration = Duration::from_secs(1);
-/// After so long without an answer those that are missing are taken as lost.
-const LOST: Duration = Duration::from_secs(5);
+/// After so long without an answer those that are missing are taken as lost. A queue of 20,000 chains is worked off step by step: it has
+/// no answer until all have done their first ones.
+const LOST: Duration = Duration::from_secs(15);
+/// The same where messages that have no answer are expected: while a rate is looked for that is too high.
+const LOST_EVENTS: Duration = Duration::from_millis(1500);
 /// How often it is looked whether others were answered.
 const LOOK: Duration = Duration::from_micros(50);
 /// Nobody answers more in a second.
@@ -39,6 +42,11 @@ pub trait Way {
     /// Requests that have one answer together.
     fn group(&self) -> u64 {
         1
+    }
+
+    /// How long it is waited for the next answer, once everything is sent.
+    fn patience(&self) -> Duration {
+        LOST
     }
 }
 
@@ -129,7 +137,7 @@ pub fn load(way: &dyn Way, pace: Pace) -> anyhow::Result<Answers> {
             let now = Instant::now();
             if !whole {
                 last = now;
-            } else if now - last > LOST {
+            } else if now - last > way.patience() {
                 break;
             }
             for answer in came.drain(..) {
@@ -271,6 +279,10 @@ impl Way for Mqtt {
 
     fn group(&self) -> u64 {
         self.group
+    }
+
+    fn patience(&self) -> Duration {
+        if self.group > 1 { LOST_EVENTS } else { LOST }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Workflows beside what else strings functions together: chains against the same pipeline over Redis Streams, many starts at
-//! once, a flow beside Node-RED, events that are counted inside of a broker and beside one, instances that wait, and durable steps.
+//! once, a load that rises, a flow beside Node-RED, events that are counted inside of a broker and beside one, instances that wait, and
+//! durable steps, also beside Restate.
 
 mod apart;
 mod apps;
@@ -9,7 +10,10 @@ mod durable;
 mod inside;
 mod load;
 mod node_red;
+mod over_http;
 mod pipeline;
+mod restate;
+mod rising;
 mod waiting;
 
 use std::path::PathBuf;
@@ -18,7 +22,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand, ValueEnum};
 use edgefaas_benches::node::build_binary;
 use edgefaas_benches::peers::{self, Peer};
-use edgefaas_benches::results::{Regression, Report};
+use edgefaas_benches::results::{Regression, Report, Target};
 use edgefaas_benches::results_folder;
 
 // The node's allocator, for the peers too.
@@ -55,11 +59,13 @@ struct Arguments {
 enum Part {
     Chains,
     Burst,
+    Rising,
     NodeRed,
     Inside,
     Apart,
     Waiting,
     Durable,
+    Restate,
 }
 
 #[derive(Debug, Subcommand)]
@@ -70,8 +76,8 @@ enum Command {
 }
 
 /// Of the short form for the gate.
-const GATE_ROUNDS: usize = 3;
-const GATE_TURN: Duration = Duration::from_secs(2);
+const GATE_ROUNDS: usize = 5;
+const GATE_TURN: Duration = Duration::from_millis(700);
 /// By how much a ratio may be worse than the kept one, there.
 const GATE_FACTOR: f64 = 2.0;
 
@@ -105,7 +111,7 @@ fn main() -> anyhow::Result<()> {
     let plan = match arguments.quick {
         true => {
             let (turn, settle) = (seconds(2), seconds(1));
-            Plan { binary, rounds: 2, turn, rate, burst, waiting: 10_000, settle }
+            Plan { binary, rounds: 1, turn, rate, burst, waiting: 10_000, settle }
         }
         false => {
             let (turn, settle) = (seconds(10), seconds(5));
@@ -116,14 +122,16 @@ fn main() -> anyhow::Result<()> {
         return gate(&Plan { rounds: GATE_ROUNDS, turn: GATE_TURN, ..plan });
     }
     let plan = Plan { rounds: arguments.rounds.unwrap_or(plan.rounds), ..plan };
-    let parts: [(Part, Measure); 7] = [
+    let parts: [(Part, Measure); 9] = [
         (Part::Chains, chains::run),
         (Part::Burst, burst::run),
+        (Part::Rising, rising::run),
         (Part::NodeRed, node_red::run),
         (Part::Inside, inside::run),
         (Part::Apart, apart::run),
         (Part::Waiting, waiting::run),
         (Part::Durable, durable::run),
+        (Part::Restate, restate::run),
     ];
     for (part, run) in parts {
         if arguments.only.is_empty() || arguments.only.contains(&part) {
@@ -142,6 +150,14 @@ fn gate(plan: &Plan) -> anyhow::Result<()> {
     let report = node_red::short(plan)?;
     report.print();
     let kept = Report::load(&results_folder().join("workflows-node-red.json"))?;
+    let known = |target: &&Target| kept.targets.iter().any(|before| before.text == target.text);
+    anyhow::ensure!(
+        report.targets.iter().any(|target| known(&target)),
+        "the kept results have none of these"
+    );
+    for target in report.targets.iter().filter(|target| !known(target)) {
+        println!("not in the kept results: {}", target.text);
+    }
     let worse = report.regressions(&kept, GATE_FACTOR);
     for Regression { text, kept, now } in &worse {
         println!("much worse than before: {text}: {now:.2}, and {kept:.2} before");

@@ -1,0 +1,3 @@
+import { run } from './kernels.mjs';
+
+export default (event) => run(event.json());
