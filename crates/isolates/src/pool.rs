@@ -271,6 +271,15 @@ impl Isolates {
         self.warm.tidy(Instant::now());
     }
 
+    /// Releases snapshots of JavaScript functions that have had no calls for some seconds, if there are many; they stay in their
+    /// files. Returns how many were released.
+    pub async fn release_snapshots(&self) -> usize {
+        match self.javascript.get() {
+            Some(javascript) => javascript.release_snapshots().await,
+            None => 0,
+        }
+    }
+
     /// Drops the less recently used half of the idle instances, rounded up, because memory is short. Returns how many were
     /// dropped.
     pub fn relieve(&self) -> usize {

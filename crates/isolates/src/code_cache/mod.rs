@@ -5,6 +5,7 @@
 //! drop touched ones. The least recently used entries are removed when the folder is full.
 
 mod entry;
+mod loaded_file;
 
 use std::fs::File;
 use std::hash::{Hash, Hasher};
@@ -18,6 +19,8 @@ use wasmtime::{Engine, Module};
 
 use crate::compile::{CompileError, Compiler};
 use entry::{Authentic, Entry};
+
+pub(crate) use loaded_file::{LoadedFile, ReleasedCode};
 
 /// The folder of cached code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +53,14 @@ pub struct CodeCache {
     folder: Option<CacheFolder>,
     /// The clock of the last use of entries.
     clock: Clock,
+}
+
+/// Code with its metadata.
+pub(crate) struct Cached<T> {
+    pub code: T,
+    pub metadata: Vec<u8>,
+    /// The file that it is mapped from. None if it is not mapped.
+    pub file: Option<LoadedFile>,
 }
 
 /// Native code of one of the two kinds.
@@ -86,15 +97,15 @@ impl CodeCache {
         key: &[&[u8]],
         wasm: impl FnOnce() -> Result<Vec<u8>, E>,
     ) -> Result<Module, E> {
-        if let Some((module, _)) = self.get(engine, key) {
-            return Ok(module);
+        if let Some(cached) = self.get(engine, key) {
+            return Ok(cached.code);
         }
         let native = self.compiler.module(engine, wasm()?)?;
-        Ok(self.put(engine, key, &native, Vec::new())?.0)
+        Ok(self.put(engine, key, &native, Vec::new())?.code)
     }
 
     /// The code of `key` with its metadata. None if it is not cached. Blocks while the file is read.
-    pub(crate) fn get<T: Loaded>(&self, engine: &Engine, key: &[&[u8]]) -> Option<(T, Vec<u8>)> {
+    pub(crate) fn get<T: Loaded>(&self, engine: &Engine, key: &[&[u8]]) -> Option<Cached<T>> {
         self.open(engine, &self.entry(engine, T::KIND, key)?)
     }
 
@@ -109,7 +120,7 @@ impl CodeCache {
         key: &[&[u8]],
         native: &[u8],
         metadata: Vec<u8>,
-    ) -> Result<(T, Vec<u8>), CompileError> {
+    ) -> Result<Cached<T>, CompileError> {
         // Written before it is loaded, so that it can be mapped.
         if let Some(entry) = self.entry(engine, T::KIND, key)
             && self.write(&entry, native, &metadata)
@@ -118,7 +129,8 @@ impl CodeCache {
             return Ok(cached);
         }
         let code = T::from_bytes(engine, native);
-        Ok((code.map_err(|error| CompileError::Invalid { detail: format!("{error:#}") })?, metadata))
+        let code = code.map_err(|error| CompileError::Invalid { detail: format!("{error:#}") })?;
+        Ok(Cached { code, metadata, file: None })
     }
 
     /// The entry of a key. Its name depends on all that the code depends on: source, engine settings and version, processor.
@@ -135,10 +147,13 @@ impl CodeCache {
         Some(Entry::new(folder, format!("{}.native", digest.finalize().to_hex())))
     }
 
-    fn open<T: Loaded>(&self, engine: &Engine, entry: &Entry<'_>) -> Option<(T, Vec<u8>)> {
+    fn open<T: Loaded>(&self, engine: &Engine, entry: &Entry<'_>) -> Option<Cached<T>> {
         let authentic = entry.open(self.clock.now())?;
         match load(engine, &authentic) {
-            Ok(code) => Some((code, authentic.metadata)),
+            Ok((code, is_mapped)) => {
+                let file = is_mapped.then(|| LoadedFile::new(entry.path.clone(), &authentic.file).ok());
+                Some(Cached { code, metadata: authentic.metadata, file: file.flatten() })
+            }
             Err(error) => {
                 let path = entry.path.display();
                 tracing::warn!(%path, %error, "compiled code does not load; compiling it again");
@@ -157,14 +172,14 @@ impl CodeCache {
     }
 }
 
-/// Maps the code, or reads it where it cannot be mapped, as on a file system mounted `noexec`.
-fn load<T: Loaded>(engine: &Engine, authentic: &Authentic) -> wasmtime::Result<T> {
+/// Maps the code, or reads it where it cannot be mapped, as on a file system mounted `noexec`. True if it is mapped.
+fn load<T: Loaded>(engine: &Engine, authentic: &Authentic) -> wasmtime::Result<(T, bool)> {
     if authentic.is_mappable()
         && let Ok(code) = T::from_file(engine, &authentic.file)
     {
-        return Ok(code);
+        return Ok((code, true));
     }
-    T::from_bytes(engine, &authentic.read()?)
+    Ok((T::from_bytes(engine, &authentic.read()?)?, false))
 }
 
 #[allow(unsafe_code)]

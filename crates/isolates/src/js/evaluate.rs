@@ -25,7 +25,7 @@ use super::state::{Stage, State};
 use super::transpile::transpile;
 use crate::ModuleGraph;
 use crate::assets::{self, AssetTable, PlainAsset};
-use crate::code_cache::{CacheFolder, CodeCache};
+use crate::code_cache::{CacheFolder, Cached, CodeCache};
 use crate::compile::{self, CodeKind, Compiler, ParseThread};
 use crate::cpu_time::{Counted, CpuTime, TimeUsed};
 use crate::deadline::{self, DeadlinePassed};
@@ -175,7 +175,7 @@ impl JsEngine {
     async fn make_base(&self) -> Result<Base, PrepareError> {
         let (engine, cache, [kind, key]) = (self.engine.clone(), self.cache.clone(), self.base_key());
         let cached = blocking(move || Ok(cache.get::<Module>(&engine, &[&kind, &key]))).await?;
-        if let Some((module, metadata)) = cached
+        if let Some(Cached { code: module, metadata, .. }) = cached
             && let Ok(metadata) = postcard::from_bytes::<BaseMetadata>(&metadata)
         {
             let BaseMetadata { input, memory_bytes, filled_bytes, stack_top } = metadata;
@@ -213,9 +213,9 @@ impl JsEngine {
         let native = compile::compile(&self.engine, CodeKind::Module, &wasm)?;
         let [kind, key] = self.base_key();
         let metadata = postcard::to_allocvec(&metadata)?;
-        let (module, _) = self.cache.put::<Module>(&self.engine, &[&kind, &key], &native, metadata)?;
+        let cached = self.cache.put::<Module>(&self.engine, &[&kind, &key], &native, metadata)?;
         let facts = MemoryFacts { input, memory_bytes, filled_bytes };
-        Ok(Base { snapshot: self.link(&module, facts)?, stack_top })
+        Ok(Base { snapshot: self.link(&cached.code, facts)?, stack_top })
     }
 
     /// The memory of top-level code, in bytes.

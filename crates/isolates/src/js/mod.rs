@@ -15,6 +15,7 @@ mod fetched;
 mod graph;
 mod guest_clock;
 mod libraries;
+mod loaded_snapshots;
 mod messages;
 mod program;
 mod runtime;

@@ -9,15 +9,17 @@ use super::blocking::{blocking, internal};
 use super::engine::JsEngine;
 use super::error::{PrepareError, PrepareFault};
 use super::evaluate::{EvaluatedScript, ScriptTask, check_limit};
-use super::snapshot::{FORMAT, FUNCTION_KEY, MemoryFacts, Snapshot, SnapshotMetadata};
+use super::loaded_snapshots::FunctionSnapshot;
+use super::snapshot::{FORMAT, FUNCTION_KEY, MemoryFacts, SnapshotMetadata};
 use super::stack::Files;
 use crate::assets::{self, Asset, AssetTable};
+use crate::code_cache::{Cached, LoadedFile};
 use crate::compile::{Compiler, ParseThread, Task};
 use crate::{LogLevel, ModuleGraph};
 
 /// A function ready to run: its snapshot, and its files for stacks.
 pub struct JsProgram {
-    pub(super) snapshot: Snapshot,
+    pub(super) snapshot: Arc<FunctionSnapshot>,
     pub(super) files: Arc<Files>,
     pub(super) assets: Arc<AssetTable>,
     lines: Vec<(LogLevel, String)>,
@@ -46,13 +48,18 @@ impl JsProgram {
 
     /// Linear memory that an invocation starts with, in bytes; pages that are not touched cost nothing.
     pub fn memory_bytes(&self) -> usize {
-        self.snapshot.memory_bytes
+        self.snapshot.memory_bytes()
     }
 
     /// The part of [`JsProgram::memory_bytes`] that is not zeros, in pages of 4 KiB: the memory that the deployed function
     /// takes.
     pub fn filled_bytes(&self) -> usize {
-        self.snapshot.filled_bytes
+        self.snapshot.filled_bytes()
+    }
+
+    /// True if its snapshot is in memory: it is released when no calls follow, and loaded again at the next one.
+    pub fn is_loaded(&self) -> bool {
+        self.snapshot.is_loaded()
     }
 }
 
@@ -118,9 +125,13 @@ impl JsEngine {
         memory_bytes: usize,
         key: Arc<Vec<u8>>,
     ) -> Result<Option<JsProgram>, PrepareError> {
-        let (engine, cache) = (self.engine.clone(), self.cache.clone());
-        let cached = blocking(move || Ok(cache.get::<Module>(&engine, &[FUNCTION_KEY, &key]))).await?;
-        let Some((module, metadata)) = cached else { return Ok(None) };
+        let (engine, cache, snapshots) = (self.engine.clone(), self.cache.clone(), self.snapshots.clone());
+        let get = move || {
+            snapshots.make_room(0);
+            Ok(cache.get::<Module>(&engine, &[FUNCTION_KEY, &key]))
+        };
+        let cached = blocking(get).await?;
+        let Some(Cached { code: module, metadata, file }) = cached else { return Ok(None) };
         let metadata: SnapshotMetadata = match postcard::from_bytes(&metadata) {
             Ok(metadata) => metadata,
             Err(error) => {
@@ -129,7 +140,7 @@ impl JsEngine {
             }
         };
         check_limit(entry, metadata.memory_bytes, memory_bytes)?;
-        self.program(module, metadata).map(Some).map_err(internal)
+        self.program(module, metadata, file).map(Some).map_err(internal)
     }
 
     /// A program of a snapshot, which is cached if there is a folder for it.
@@ -138,22 +149,30 @@ impl JsEngine {
         key: Arc<Vec<u8>>,
         evaluated: EvaluatedScript,
     ) -> Result<JsProgram, PrepareError> {
-        let (engine, cache) = (self.engine.clone(), self.cache.clone());
-        let (module, metadata) = blocking(move || {
+        let (engine, cache, snapshots) = (self.engine.clone(), self.cache.clone(), self.snapshots.clone());
+        let (module, metadata, file) = blocking(move || {
+            snapshots.make_room(0);
             let EvaluatedScript { native, metadata } = evaluated;
             let stored = cache.put(&engine, &[FUNCTION_KEY, &key], &native, metadata.to_vec());
-            let (module, metadata) = stored.map_err(PrepareFault::from)?;
+            let Cached { code, metadata, file } = stored.map_err(PrepareFault::from)?;
             // Read from the file, which another process may have written meanwhile.
             let metadata = postcard::from_bytes(&metadata).map_err(PrepareFault::codec)?;
-            Ok((module, metadata))
+            Ok((code, metadata, file))
         })
         .await?;
-        self.program(module, metadata).map_err(internal)
+        self.program(module, metadata, file).map_err(internal)
     }
 
-    fn program(&self, module: Module, metadata: SnapshotMetadata) -> wasmtime::Result<JsProgram> {
+    fn program(
+        &self,
+        module: Module,
+        metadata: SnapshotMetadata,
+        file: Option<LoadedFile>,
+    ) -> wasmtime::Result<JsProgram> {
         let SnapshotMetadata { input, memory_bytes, filled_bytes, lines, files, assets } = metadata;
-        let snapshot = self.link(&module, MemoryFacts { input, memory_bytes, filled_bytes })?;
+        let facts = MemoryFacts { input, memory_bytes, filled_bytes };
+        let snapshot = self.link(&module, facts)?;
+        let snapshot = self.snapshots.add(snapshot, facts, filled_bytes + assets.memory_bytes, file);
         Ok(JsProgram { snapshot, files: Arc::new(files), assets: Arc::new(assets), lines })
     }
 }

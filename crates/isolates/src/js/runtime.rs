@@ -41,6 +41,7 @@ impl JsEngine {
         host: Box<dyn Host>,
     ) -> (Completion, Option<Box<WarmJs>>) {
         let began = Instant::now();
+        program.snapshot.note_use();
         let deadline = began + limits.timeout;
         let RunResources { isolate, keep, cpu_time } = resources;
         let was_warm = matches!(isolate, Isolate::Warm(_));
@@ -139,14 +140,14 @@ async fn handle(
             reset.call_async(&mut *store, ()).await?;
             instance
         }
-        None => *warm.insert(program.snapshot.start(&engine.code, store).await?),
+        None => *warm.insert(program.snapshot.get(engine).await?.start(&engine.code, store).await?),
     };
     let message = abi::encode(&messages::invocation(meta, event, rand::random()))?;
     let exports = &engine.exports;
     let invoke: TypedFunc<(u32, u32), u64> = function(instance, store, &exports.invoke)?;
     let at = if message.len() <= INPUT_BYTES {
-        write(store, program.snapshot.input, &message)?;
-        program.snapshot.input
+        write(store, program.snapshot.input(), &message)?;
+        program.snapshot.input()
     } else {
         write_to_new_buffer(engine, instance, store, &message).await?
     };

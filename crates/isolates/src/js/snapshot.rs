@@ -17,7 +17,6 @@ pub(super) struct Snapshot {
     /// The address of the buffer for small invocations.
     pub input: u32,
     pub memory_bytes: usize,
-    pub filled_bytes: usize,
 }
 
 /// Facts about the memory of a snapshot.
