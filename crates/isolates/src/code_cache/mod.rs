@@ -11,6 +11,7 @@ use std::fs::File;
 use std::hash::{Hash, Hasher};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 
 use edgefaas_platform::Clock;
 use serde::{Deserialize, Serialize};
@@ -51,6 +52,8 @@ pub struct CodeCache {
     compiler: Compiler,
     /// Without it nothing is cached.
     folder: Option<CacheFolder>,
+    /// Bytes that may be written before the size of the folder is looked at again.
+    allowance: AtomicU64,
     /// The clock of the last use of entries.
     clock: Clock,
 }
@@ -74,7 +77,7 @@ pub(crate) trait Loaded: Sized {
 impl CodeCache {
     /// A cache in `folder`; without a folder code is compiled each time. `clock` gives the times of last use.
     pub fn new(compiler: Compiler, folder: Option<CacheFolder>, clock: Clock) -> Self {
-        Self { compiler, folder, clock }
+        Self { compiler, folder, allowance: AtomicU64::new(0), clock }
     }
 
     /// Compiles in this process or in a child.
@@ -133,6 +136,18 @@ impl CodeCache {
         Ok(Cached { code, metadata, file: None })
     }
 
+    /// Caches native code as `key`, in place of earlier code, without loading it. False if it is not cached. Blocks while the
+    /// file is written.
+    pub(crate) fn store<T: Loaded>(
+        &self,
+        engine: &Engine,
+        key: &[&[u8]],
+        native: &[u8],
+        metadata: &[u8],
+    ) -> bool {
+        self.entry(engine, T::KIND, key).is_some_and(|entry| self.write(&entry, native, metadata))
+    }
+
     /// The entry of a key. Its name depends on all that the code depends on: source, engine settings and version, processor.
     fn entry(&self, engine: &Engine, kind: &str, key: &[&[u8]]) -> Option<Entry<'_>> {
         let folder = self.folder.as_ref()?;
@@ -165,7 +180,7 @@ impl CodeCache {
 
     /// Writes an entry. False if it is not written: that costs time and memory, nothing else.
     fn write(&self, entry: &Entry<'_>, native: &[u8], metadata: &[u8]) -> bool {
-        entry.write(native, metadata, self.clock.now()).unwrap_or_else(|error| {
+        entry.write(native, metadata, &self.allowance, self.clock.now()).unwrap_or_else(|error| {
             tracing::warn!(path = %entry.path.display(), %error, "compiled code cannot be cached");
             false
         })
@@ -265,10 +280,10 @@ mod tests {
         let engine = Engine::default();
         let cache = CodeCache::new(Compiler::InProcess, Some(self::folder(folder.path())), clock());
         let entry = entry(&engine, &cache, EMPTY);
-        entry.write(b"authentic, but no code", b"", now()).unwrap();
+        entry.write(b"authentic, but no code", b"", &AtomicU64::new(0), now()).unwrap();
         only_kept(folder.path()).module(&engine, &[EMPTY], || given(EMPTY)).unwrap_err();
         assert!(!entry.path.exists());
-        entry.write(b"authentic, but no code", b"", now()).unwrap();
+        entry.write(b"authentic, but no code", b"", &AtomicU64::new(0), now()).unwrap();
         cache.module(&engine, &[EMPTY], || given(EMPTY)).unwrap();
         only_kept(folder.path()).module(&engine, &[EMPTY], || given(EMPTY)).unwrap();
         let names = std::fs::read_dir(folder.path()).unwrap().count();
@@ -295,7 +310,7 @@ mod tests {
         let entry = entry(&engine, &cache, EMPTY);
         // With pages of zeros, which take no room on most disks.
         let native = [b"native code".as_slice(), &[0; 40_000], b"more of it"].concat();
-        entry.write(&native, b"about it", now()).unwrap();
+        entry.write(&native, b"about it", &AtomicU64::new(0), now()).unwrap();
         let room = std::os::unix::fs::MetadataExt::blocks(&entry.path.metadata().unwrap()) * 512;
         let is_sparse = may_have_holes(&File::open(&entry.path).unwrap());
         assert_eq!(room < 30_000, is_sparse, "{room}");
@@ -325,7 +340,7 @@ mod tests {
         assert!(entry.open(now()).unwrap().is_mappable());
         // As `cp` leaves it, which makes holes of zeros that had room where they come from.
         let native = [entry.open(now()).unwrap().read().unwrap(), vec![0; 40_000]].concat();
-        entry.write(&native, b"", now()).unwrap();
+        entry.write(&native, b"", &AtomicU64::new(0), now()).unwrap();
         assert!(entry.open(now()).unwrap().is_mappable());
         let whole = std::fs::read(&entry.path).unwrap();
         let mut copy = File::create(&entry.path).unwrap();
