@@ -86,7 +86,7 @@ pub enum ChildCommand {
     /// Compiles the workflows on stdin; a node starts it before it compiles them itself
     #[command(name = DRY_RUN, hide = true)]
     DryRun(DryRun),
-    /// Writes all modules that a file imports to stdout; `build`, `deploy` and `dev` start it for a JavaScript function
+    /// Writes all modules that the files on stdin import to stdout; `build`, `deploy` and `dev` start it for JavaScript functions
     #[command(name = COLLECT, hide = true)]
     Collect(Collect),
 }
@@ -169,8 +169,6 @@ pub struct DryRun {
 pub struct Collect {
     /// Memory limit of the process, in bytes
     pub memory_bytes: u64,
-    /// The module that imports the others
-    pub entry: PathBuf,
     /// The app folder
     pub root: PathBuf,
 }

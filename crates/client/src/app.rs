@@ -147,8 +147,17 @@ impl App {
     /// Builds and reads every function, in the order of their names.
     pub async fn build(&self) -> anyhow::Result<Vec<proto::Artifact>> {
         let mut artifacts = Vec::with_capacity(self.manifest.functions.len());
+        let scripts = self
+            .manifest
+            .functions
+            .values()
+            .filter(|function| function.source_kind() == SourceKind::Script);
+        let mut graphs = self.collect(scripts.map(|script| self.main(script)).collect()).await?.into_iter();
         for (name, function) in &self.manifest.functions {
-            let source = self.source(name, function).await.with_context(|| format!("function `{name}`"))?;
+            let source = self
+                .source(name, function, &mut graphs)
+                .await
+                .with_context(|| format!("function `{name}`"))?;
             artifacts.push(proto::Artifact { function: name.clone(), source: Some(source) });
         }
         Ok(artifacts)
@@ -230,13 +239,24 @@ impl App {
         Ok(named)
     }
 
-    async fn source(&self, name: &str, function: &Function) -> anyhow::Result<proto::artifact::Source> {
-        use proto::artifact::Source;
+    /// The path of a function's source.
+    fn main(&self, function: &Function) -> PathBuf {
         // Collected again to show `app`, not `app/.`.
-        let main: PathBuf = self.root.join(&function.main).components().collect();
+        self.root.join(&function.main).components().collect()
+    }
+
+    /// The source of a function; `graphs` has the modules of the next script.
+    async fn source(
+        &self,
+        name: &str,
+        function: &Function,
+        graphs: &mut impl Iterator<Item = anyhow::Result<proto::ModuleGraph>>,
+    ) -> anyhow::Result<proto::artifact::Source> {
+        use proto::artifact::Source;
+        let main = self.main(function);
         match function.source_kind() {
             SourceKind::Script => {
-                let graph = self.collect(main).await?;
+                let graph = graphs.next().context("its modules were not collected")??;
                 let is_test = |module: &proto::Module| module.imports.contains_key(js::TEST_MODULE);
                 if let Some(module) = graph.modules.iter().find(|module| is_test(module)) {
                     let message = format!(
@@ -270,16 +290,21 @@ impl App {
 }
 
 impl App {
-    /// The module in a file of the app, with all that it imports, parsed in a child process.
-    async fn collect(&self, file: PathBuf) -> anyhow::Result<proto::ModuleGraph> {
+    /// The modules in files of the app, with all that they import, parsed in child processes. Results are those of the first
+    /// files: up to one that fails.
+    async fn collect(
+        &self,
+        files: Vec<PathBuf>,
+    ) -> anyhow::Result<Vec<anyhow::Result<proto::ModuleGraph>>> {
         let program = this_program().context("this program's own file is unknown")?;
         let root = self.root.clone();
         let memory_bytes = Machine::probe().compile_memory_bytes();
         let memory = memory_bytes.to_string().into();
-        let arguments = vec![COLLECT.into(), memory, "--".into(), file.into(), root.into()];
-        let collect = move || js::collect_in_child(&program, arguments, memory_bytes);
-        let graph = tokio::task::spawn_blocking(collect).await?;
-        Ok(modules(graph.map_err(|error| Failure::new(Exit::Invalid, error.to_string()))?))
+        let arguments = [COLLECT.into(), memory, "--".into(), root.into()];
+        let collect = move || js::collect_all_in_child(&program, &arguments, &files, memory_bytes);
+        let graphs = tokio::task::spawn_blocking(collect).await?.into_iter();
+        let invalid = |error: js::CollectError| Failure::new(Exit::Invalid, error.to_string());
+        Ok(graphs.map(|graph| Ok(modules(graph.map_err(invalid)?))).collect())
     }
 
     /// The modules of a function that runs the tests in a file of the app.
@@ -289,7 +314,8 @@ impl App {
     pub async fn test_modules(&self, file: &Path) -> anyhow::Result<proto::ModuleGraph> {
         /// No file has this name.
         const ENTRY: &str = "@edgefaas/test-entry.js";
-        let mut graph = self.collect(file.to_owned()).await?;
+        let collected = self.collect(vec![file.to_owned()]).await?.pop();
+        let mut graph = collected.context("its modules were not collected")??;
         let source = sdk_sources::files(Part::Js)?.into_iter().find(|(path, _)| path == "test.js");
         let (_, source) = source.context("the SDK in this program has no test.js")?;
         let path = js::TEST_MODULE_PATH.to_owned();

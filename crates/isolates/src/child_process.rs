@@ -1,6 +1,7 @@
 //! The child process that parses, evaluates and compiles deployed code: its task comes from stdin, its result goes to stdout.
 
 use std::io::{Read, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use edgefaas_platform::Clock;
@@ -50,10 +51,13 @@ pub fn compile_stdio(clock: Clock, pool: PoolConfig, memory_bytes: u64, task: Ta
     })
 }
 
-/// The main function of a process that collects a function's modules on the user's machine: the result of
-/// [`js::collect`](crate::js::collect) goes to stdout.
-pub fn collect_stdio(entry: &std::path::Path, root: &std::path::Path, memory_bytes: u64) -> ExitCode {
-    stdio(|_| encode(&js::gather(entry, root, ParseThread::in_child(memory_bytes))))
+/// The main function of a process that collects functions' modules on the user's machine. The paths of their entries come from
+/// stdin; the results of [`js::collect`](crate::js::collect) go to stdout.
+pub fn collect_stdio(root: &std::path::Path, memory_bytes: u64) -> ExitCode {
+    stdio(|input| {
+        let entries: Vec<PathBuf> = decode(input)?;
+        encode(&js::gather_all(&entries, root, ParseThread::in_child(memory_bytes)))
+    })
 }
 
 /// The main function of a process that parses content from stdin before its parent does, on a thread with a stack of

@@ -17,6 +17,7 @@ pub mod engine;
 mod event;
 mod guest_memory;
 mod host;
+mod image_modules;
 pub mod js;
 mod lane;
 mod machine;
@@ -46,7 +47,7 @@ pub use host::{
 };
 pub use machine::{LimitSource, Machine, MemoryLevel, MemoryLimit, PoolOverrides, ProcessMemory};
 pub use outcome::{Completion, InternalError, InvocationMeta, Limits, RunError};
-pub use pool::{Isolates, IsolatesConfig};
+pub use pool::{Isolates, IsolatesConfig, PreparedFunction};
 pub use program::{FunctionSource, PrepareError, Preparing, Program};
 pub use source::{Module, ModuleGraph};
 pub use start::{Admitted, Start, Usage};

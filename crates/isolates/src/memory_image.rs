@@ -39,6 +39,11 @@ impl MemoryImage {
         self.0.len()
     }
 
+    /// Its bytes, from address 0 on.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// A module without code that exports `memory` filled with the image, and the functions that it passes on.
     ///
     /// Passing functions on lets the host link them once, when the module is made, and not at each start.

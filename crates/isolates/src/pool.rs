@@ -1,5 +1,7 @@
 //! All isolates of a node: one engine, one pool, one epoch clock, two languages.
 
+mod many;
+
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,8 +23,11 @@ use crate::lane;
 use crate::outcome::{Completion, InvocationMeta, Limits, RunError};
 use crate::program::{FunctionSource, PrepareError, Prepared, Preparing, Program, ProgramKind, compiled};
 use crate::run_resources::{Isolate, RunResources};
+use crate::source::ModuleGraph;
 use crate::start::{Admitted, Start, StartWith, WarmInstance};
 use crate::warm::{Isolation, Taken, WarmPool};
+
+pub use many::PreparedFunction;
 
 /// Settings of [`Isolates`].
 #[derive(Debug, Clone)]
@@ -98,16 +103,19 @@ impl Isolates {
         }
         let began = Instant::now();
         let kind = self.prepare_kind(function).await?;
-        let took = began.elapsed();
-        let warm = match function.isolation {
+        Ok(self.program(kind, function.isolation, began.elapsed()))
+    }
+
+    fn program(&self, kind: ProgramKind, isolation: Isolation, took: Duration) -> Program {
+        let warm = match isolation {
             Isolation::Fresh => None,
             Isolation::Reuse { max } => Some(self.warm.function(max)),
         };
-        Ok(Program(Arc::new(Prepared { kind, warm, turns: Arc::default(), memory: Arc::default(), took })))
+        Program(Arc::new(Prepared { kind, warm, turns: Arc::default(), memory: Arc::default(), took }))
     }
 
     async fn prepare_kind(&self, function: Preparing<'_>) -> Result<ProgramKind, PrepareError> {
-        let Preparing { name, owner, source, assets, memory_bytes, anew, .. } = function;
+        let Preparing { name, source, assets, .. } = function;
         match source {
             FunctionSource::Component(wasm) => {
                 check_header(name, wasm)?;
@@ -123,8 +131,7 @@ impl Isolates {
             FunctionSource::JavaScript(graph) => {
                 let javascript = self.javascript().await?;
                 let _running = self.epoch.running();
-                let script = js::Script { owner, graph, assets, memory_bytes, anew };
-                let program = javascript.prepare_script(script).await?;
+                let program = javascript.prepare_script(script_of(&function, graph)).await?;
                 Ok(ProgramKind::JavaScript(javascript.clone(), program))
             }
         }
@@ -278,6 +285,15 @@ impl Isolates {
         }
     }
 
+    /// Releases snapshots of JavaScript functions that have had no calls for some seconds, if there are many; they stay in their
+    /// files. Returns how many were released.
+    pub async fn release_snapshots(&self) -> usize {
+        match self.javascript.get() {
+            Some(javascript) => javascript.release_snapshots().await,
+            None => 0,
+        }
+    }
+
     /// Drops all idle instances that were reset, and the less recently used half of those that keep their state, rounded up,
     /// because memory is short. Returns how many were dropped.
     pub fn relieve(&self) -> usize {
@@ -301,6 +317,12 @@ impl Isolates {
             })
             .await
     }
+}
+
+/// A function as the JavaScript engine prepares it.
+fn script_of<'a>(function: &Preparing<'a>, graph: &'a ModuleGraph) -> js::Script<'a> {
+    let Preparing { owner, assets, memory_bytes, anew, .. } = *function;
+    js::Script { owner, graph, assets, memory_bytes, anew }
 }
 
 struct Count<'a>(&'a AtomicU32);

@@ -157,14 +157,14 @@ pub(crate) fn compiled(
     let identity = assets::identity(assets);
     let (plain, with_assets): (&[&[u8]], &[&[u8]]) = (&[wasm], &[wasm, &identity, TABLE_FORMAT]);
     if !assets.is_empty()
-        && let Some((component, table)) = code.get(engine, with_assets)
+        && let Some(cached) = code.get(engine, with_assets)
     {
-        return Ok((component, postcard::from_bytes(&table).map_err(damaged)?));
+        return Ok((cached.code, postcard::from_bytes(&cached.metadata).map_err(damaged)?));
     }
-    if let Some((component, metadata)) = code.get(engine, plain)
-        && (assets.is_empty() || metadata == READS_NONE)
+    if let Some(cached) = code.get(engine, plain)
+        && (assets.is_empty() || cached.metadata == READS_NONE)
     {
-        return Ok((component, AssetTable::default()));
+        return Ok((cached.code, AssetTable::default()));
     }
     let contents = assets::read_all(assets).map_err(|error| refused(error.into()))?;
     let task = ComponentTask { wasm: wasm.clone(), assets: contents };
@@ -175,6 +175,6 @@ pub(crate) fn compiled(
         None if assets.is_empty() => (plain, Vec::new()),
         None => (plain, READS_NONE.to_vec()),
     };
-    let (component, _) = code.put(engine, key, &native, metadata).map_err(refused)?;
-    Ok((component, table.unwrap_or_default()))
+    let cached = code.put(engine, key, &native, metadata).map_err(refused)?;
+    Ok((cached.code, table.unwrap_or_default()))
 }

@@ -1,5 +1,6 @@
 //! JavaScript and TypeScript functions on the real engine.
 
+mod many;
 mod objects;
 mod packages;
 mod resets;

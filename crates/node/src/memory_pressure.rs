@@ -1,7 +1,7 @@
 //! Frees memory that can be restored: isolates that wait for reuse, then programs of functions without recent calls.
 //!
-//! Independent of pressure, the number of programs without recent calls is bounded, and they are unloaded when the pool of
-//! isolates keeps much memory.
+//! Independent of pressure, programs without recent calls are bounded: snapshots of JavaScript functions by their size,
+//! all programs by their number. Programs are also unloaded when the pool of isolates keeps much memory.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,6 +46,7 @@ pub async fn watch(
                 registry.relieve(IN_USE);
             }
         }
+        isolates.release_snapshots().await;
         let level = memory.level();
         if level.is_some_and(is_short) {
             let instances = isolates.relieve();

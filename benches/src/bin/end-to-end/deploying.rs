@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs::write;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -21,6 +22,13 @@ const FUNCTIONS: usize = 1000;
 const PATIENCE: Duration = Duration::from_secs(600);
 const FIRST_ANSWER: usize = 0;
 const RESIDENT: usize = 0;
+/// The row of functions of JavaScript with their own sources, and their resident memory after the calls.
+const OWN_JS: usize = 1;
+const CALLED_RESIDENT: usize = 6;
+/// The same row in the table of deploys, which has none without functions.
+const DEPLOYED_JS: usize = 0;
+const COMMAND: usize = 0;
+const CACHE: usize = 1;
 
 /// The functions of an app.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,12 +131,13 @@ fn thousand(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
         ("at rest", "s"),
         ("a first call", "ms"),
         ("private, each called once", "MB"),
+        ("resident, each called once", "MB"),
     ];
     let title = "A node with functions after a restart: it is ready first, then makes their programs, then rests, which is idle; \
                  then each is called once";
     let mut table = Table::new(title, &KINDS.map(|(_, name)| name), &figures);
-    let mut deploys =
-        Table::new("The deploy of these apps", &KINDS.map(|(_, name)| name), &[("the command", "s")]);
+    let figures = [("the command", "s"), ("code cache, for each function", "kB")];
+    let mut deploys = Table::new("The deploy of these apps", &KINDS.map(|(_, name)| name), &figures);
     let mut nodes = Vec::new();
     for (row, (kind, _)) in KINDS.iter().enumerate() {
         let data = tempfile::tempdir()?;
@@ -138,8 +147,10 @@ fn thousand(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
             let node = Node::start(&plan.binary, data.path())?;
             let begun = Instant::now();
             node.deploy_app(&plan.binary, data.path(), app.path())?;
-            deploys.add(row, &[begun.elapsed().as_secs_f64()]);
+            let command_s = begun.elapsed().as_secs_f64();
             node.process.terminate()?;
+            let cache_kb = cache_bytes(&data.path().join("cache"))? as f64 / 1e3;
+            deploys.add(row, &[command_s, cache_kb / FUNCTIONS as f64]);
         }
         nodes.push(data);
     }
@@ -158,7 +169,8 @@ fn thousand(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
             } else {
                 let call_ms = call_each(&node)?;
                 sleep(plan.settle);
-                table.add(row, &[&idle[..], &[call_ms, private_mb()?]].concat());
+                let called = [call_ms, private_mb()?, node.process.resident_mb()?.0];
+                table.add(row, &[&idle[..], &called].concat());
             }
             node.process.terminate()?;
         }
@@ -173,6 +185,27 @@ fn thousand(plan: &Plan, report: &mut Report) -> anyhow::Result<()> {
             ));
         }
     }
+    let median = |table: &Table, row: usize, figure: usize| table.rows[row].figures[figure].median();
+    report.targets.extend([
+        Target::at_most(
+            "density-called",
+            "150 MB resident after a call of each of 1,000 functions of JavaScript",
+            median(&table, OWN_JS, CALLED_RESIDENT),
+            150.0,
+        ),
+        Target::at_most(
+            "density-cache",
+            "150 kB of code cache for each of them",
+            median(&deploys, DEPLOYED_JS, CACHE),
+            150.0,
+        ),
+        Target::at_most(
+            "density-thousand-deploy",
+            "8 s for the deploy of them in one app",
+            median(&deploys, DEPLOYED_JS, COMMAND),
+            8.0,
+        ),
+    ]);
     report.tables.extend([table, deploys]);
     Ok(())
 }
@@ -195,6 +228,15 @@ fn write_app(kind: Kind, folder: &Path) -> anyhow::Result<()> {
         write!(manifest, "\n[functions.f{number}]\nmain = \"{main}\"\n")?;
     }
     Ok(write(folder.join("edgefaas.toml"), manifest)?)
+}
+
+/// Room on the disk of all files of a code cache.
+fn cache_bytes(folder: &Path) -> anyhow::Result<u64> {
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(folder)? {
+        bytes += entry?.metadata()?.blocks() * 512;
+    }
+    Ok(bytes)
 }
 
 /// Calls each function once; milliseconds of one call.

@@ -32,7 +32,7 @@ pub fn compile(args: &Compile) -> anyhow::Result<ExitCode> {
 
 pub fn collect(args: &Collect) -> anyhow::Result<ExitCode> {
     ProcessLimits { memory_bytes: args.memory_bytes }.apply()?;
-    Ok(collect_stdio(&args.entry, &args.root, args.memory_bytes))
+    Ok(collect_stdio(&args.root, args.memory_bytes))
 }
 
 pub fn dry_run(args: &DryRun) -> anyhow::Result<ExitCode> {

@@ -168,6 +168,49 @@ fn other_javascript_that_would_use_up_the_node_is_refused() {
 }
 
 #[test]
+fn of_many_functions_the_hostile_one_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    let bench = Bench::new(home.path());
+    // Functions are evaluated in the order of their names, many in one process.
+    let deploy = |hostile: &[(&str, &str)]| {
+        let mut sources: Vec<(String, String)> = (0..20)
+            .map(|number| (format!("f{number:02}"), format!("export default () => {number}")))
+            .collect();
+        for (name, source) in hostile {
+            sources.push(((*name).to_owned(), (*source).to_owned()));
+        }
+        sources.sort();
+        let mut manifest = "app = \"many\"\n".to_owned();
+        let mut artifacts = Vec::new();
+        for (name, source) in &sources {
+            manifest += &format!("[functions.{name}]\nmain = \"{name}.js\"\n");
+            let source = Some(script(&format!("{name}.js"), source));
+            artifacts.push(proto::Artifact { function: name.clone(), source });
+        }
+        bench.send(proto::DeployRequest { manifest, artifacts, ..Default::default() })
+    };
+    let deep = format!("export default ()=>1; const y = {}1{};", "(".repeat(400_000), ")".repeat(400_000));
+    let throws = "throw new Error('on purpose')";
+    let memory = "export default ()=>1; const a = []; for (;;) a.push(new Uint8Array(1 << 20).fill(1))";
+    for (what, hostile, wanted) in [
+        ("a crash", vec![("f10a", &*deep)], vec!["f10a.js", "nested too deeply"]),
+        ("an error", vec![("f10a", throws)], vec!["f10a", "on purpose"]),
+        ("an error before a crash", vec![("f03a", throws), ("f10a", &deep)], vec!["f03a", "on purpose"]),
+        ("a crash before an error", vec![("f03a", &deep), ("f10a", throws)], vec!["f03a.js", "nested"]),
+        ("memory", vec![("f19a", memory)], vec!["f19a", "bytes of memory"]),
+        ("a loop", vec![("f05a", "export default ()=>1; for (;;) {}")], vec!["f05a", "processor time"]),
+    ] {
+        let said = bench.still_well(what, deploy(&hostile));
+        assert!(wanted.iter().all(|wanted| said.contains(wanted)), "{what}: {said}");
+    }
+    deploy(&[]).unwrap();
+    for number in 0..20 {
+        let answer = bench.node.http("GET", &format!("/fn/f{number:02}"), "");
+        assert_eq!(answer, (200, number.to_string()));
+    }
+}
+
+#[test]
 fn workflows_and_manifests_that_would_use_up_the_node_are_refused() {
     let home = tempfile::tempdir().unwrap();
     let bench = Bench::new(home.path());

@@ -34,6 +34,7 @@ mod key_files;
 mod kill;
 mod load;
 mod made_events;
+mod many_functions;
 mod memory;
 mod monitoring;
 mod names;

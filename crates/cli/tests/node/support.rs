@@ -186,6 +186,10 @@ impl Running {
         assert!(Command::new("kill").args([signal, &id]).status().expect("kill runs").success());
     }
 
+    pub fn process_id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Whether the process has not ended.
     pub fn is_alive(&mut self) -> bool {
         self.child.try_wait().expect("it can be asked").is_none()

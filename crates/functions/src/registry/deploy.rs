@@ -345,15 +345,23 @@ impl Registry {
             return Ok(lines);
         };
         let in_place = LiveFunction::deployed_assets(assets);
-        for (number, function) in app.functions.iter().enumerate() {
-            let Some(source) = sources.get(&*function.name) else { continue };
-            let prepared = function.prepare(&self.isolates, source, &in_place, true).await;
-            let program = prepared.map_err(|reason| DeployError::Prepare {
-                function: function.name.to_string(),
-                reason: Box::new(reason),
-            })?;
-            lines.extend(program.prepare_log().iter().map(|line| (function.name.clone(), line.clone())));
-            if number < MAX_READY_PROGRAMS && app.code == Code::Here {
+        let with_source =
+            app.functions.iter().filter_map(|function| Some((function, sources.get(&*function.name)?)));
+        let functions: Vec<_> = with_source.collect();
+        let preparing: Vec<_> = functions
+            .iter()
+            .map(|(function, source)| function.preparing(source, &in_place, true))
+            .collect();
+        let max_loaded = if app.code == Code::Here { MAX_READY_PROGRAMS } else { 0 };
+        let prepared = self.isolates.prepare_all(&preparing, max_loaded).await;
+        let prepared = prepared.map_err(|(failed, reason)| DeployError::Prepare {
+            function: functions[failed].0.name.to_string(),
+            reason: Box::new(reason),
+        })?;
+        for ((function, _), prepared) in functions.iter().zip(prepared) {
+            function.note_prepared(prepared.took);
+            lines.extend(prepared.log.into_iter().map(|line| (function.name.clone(), line)));
+            if let Some(program) = prepared.program {
                 function.set_program(program);
             }
         }

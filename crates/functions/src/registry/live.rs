@@ -232,19 +232,32 @@ impl LiveFunction {
         assets: &[Asset],
         anew: bool,
     ) -> Result<Program, PrepareError> {
-        let (memory_bytes, isolation) = (self.spec.limits.memory_bytes, isolation(&self.spec));
-        let preparing = Preparing {
+        let program = isolates.prepare(self.preparing(source, assets, anew)).await?;
+        self.note_prepared(program.prepare_time());
+        Ok(program)
+    }
+
+    /// The function as it is given to the isolates.
+    pub(super) fn preparing<'a>(
+        &'a self,
+        source: &'a FunctionSource,
+        assets: &'a [Asset],
+        anew: bool,
+    ) -> Preparing<'a> {
+        Preparing {
             name: &self.name,
             owner: &self.owner,
             source,
             assets,
-            memory_bytes,
-            isolation,
+            memory_bytes: self.spec.limits.memory_bytes,
+            isolation: isolation(&self.spec),
             anew,
-        };
-        let program = isolates.prepare(preparing).await?;
-        self.prepared_us.store(program.prepare_time().as_micros() as u64, Relaxed);
-        Ok(program)
+        }
+    }
+
+    /// Notes the time of the preparation of a program.
+    pub(super) fn note_prepared(&self, took: Duration) {
+        self.prepared_us.store(took.as_micros() as u64, Relaxed);
     }
 
     /// Its assets, which are read from the store.

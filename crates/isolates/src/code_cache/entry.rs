@@ -16,6 +16,9 @@ use crate::memory_image::is_zero;
 /// A temporary file of this age was left by a process that has ended.
 const STALE_TEMPORARY: Duration = Duration::from_secs(3600);
 
+/// Ratio: of the free room, one part in this number is written before the folder is looked through again.
+const ALLOWED_SHARE: u64 = 4;
+
 /// The block size of file systems, and the unit of `stat` (stat(2)).
 const PAGE_BYTES: usize = 4096;
 const BLOCK_BYTES: u64 = 512;
@@ -96,13 +99,29 @@ impl<'a> Entry<'a> {
     }
 
     /// Writes the entry, and removes others to make room. False if the folder or its file system has no room for it.
-    pub fn write(&self, native: &[u8], metadata: &[u8], now: SystemTime) -> std::io::Result<bool> {
+    ///
+    /// The folder is not looked through while `allowance` lasts: that many bytes may be written.
+    pub fn write(
+        &self,
+        native: &[u8],
+        metadata: &[u8],
+        allowance: &AtomicU64,
+        now: SystemTime,
+    ) -> std::io::Result<bool> {
         static WRITES: AtomicU64 = AtomicU64::new(0);
         let bytes = (native.len() + metadata.len() + LENGTH_BYTES + CODE_BYTES) as u64;
         if bytes > self.folder.max_bytes {
             return Ok(false);
         }
-        make_room(&self.folder.path, self.folder.max_bytes - bytes, now)?;
+        // With the rest of the last block.
+        let taken_bytes = bytes + PAGE_BYTES as u64;
+        let take = |left: u64| left.checked_sub(taken_bytes);
+        if allowance.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_err() {
+            let max_bytes = self.folder.max_bytes - bytes;
+            let free_bytes = max_bytes.saturating_sub(make_room(&self.folder.path, max_bytes, now)?);
+            // Other processes write as well: all together fill the folder a little more at worst.
+            allowance.store(free_bytes / ALLOWED_SHARE, Ordering::Relaxed);
+        }
         if !self.folder.has_room_for(bytes) {
             return Ok(false);
         }
@@ -184,8 +203,8 @@ pub(super) fn write_sparse(file: &mut File, bytes: &[u8]) -> std::io::Result<()>
 }
 
 /// Removes the least recently used entries until the others have at most `max_bytes`, and temporary files that a process has
-/// left. Mapped code stays in memory while it is used.
-pub(super) fn make_room(folder: &Path, max_bytes: u64, now: SystemTime) -> std::io::Result<()> {
+/// left. Returns the bytes of the others. Mapped code stays in memory while it is used.
+pub(super) fn make_room(folder: &Path, max_bytes: u64, now: SystemTime) -> std::io::Result<u64> {
     let mut kept = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
@@ -209,5 +228,5 @@ pub(super) fn make_room(folder: &Path, max_bytes: u64, now: SystemTime) -> std::
         let _ = std::fs::remove_file(path);
         total -= bytes;
     }
-    Ok(())
+    Ok(total)
 }

@@ -5,11 +5,13 @@
 //! drop touched ones. The least recently used entries are removed when the folder is full.
 
 mod entry;
+mod loaded_file;
 
 use std::fs::File;
 use std::hash::{Hash, Hasher};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 
 use edgefaas_platform::Clock;
 use serde::{Deserialize, Serialize};
@@ -18,6 +20,8 @@ use wasmtime::{Engine, Module};
 
 use crate::compile::{CompileError, Compiler};
 use entry::{Authentic, Entry};
+
+pub(crate) use loaded_file::{LoadedFile, ReleasedCode};
 
 /// The folder of cached code.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,8 +52,18 @@ pub struct CodeCache {
     compiler: Compiler,
     /// Without it nothing is cached.
     folder: Option<CacheFolder>,
+    /// Bytes that may be written before the size of the folder is looked at again.
+    allowance: AtomicU64,
     /// The clock of the last use of entries.
     clock: Clock,
+}
+
+/// Code with its metadata.
+pub(crate) struct Cached<T> {
+    pub code: T,
+    pub metadata: Vec<u8>,
+    /// The file that it is mapped from. None if it is not mapped.
+    pub file: Option<LoadedFile>,
 }
 
 /// Native code of one of the two kinds.
@@ -63,7 +77,7 @@ pub(crate) trait Loaded: Sized {
 impl CodeCache {
     /// A cache in `folder`; without a folder code is compiled each time. `clock` gives the times of last use.
     pub fn new(compiler: Compiler, folder: Option<CacheFolder>, clock: Clock) -> Self {
-        Self { compiler, folder, clock }
+        Self { compiler, folder, allowance: AtomicU64::new(0), clock }
     }
 
     /// Compiles in this process or in a child.
@@ -86,15 +100,15 @@ impl CodeCache {
         key: &[&[u8]],
         wasm: impl FnOnce() -> Result<Vec<u8>, E>,
     ) -> Result<Module, E> {
-        if let Some((module, _)) = self.get(engine, key) {
-            return Ok(module);
+        if let Some(cached) = self.get(engine, key) {
+            return Ok(cached.code);
         }
         let native = self.compiler.module(engine, wasm()?)?;
-        Ok(self.put(engine, key, &native, Vec::new())?.0)
+        Ok(self.put(engine, key, &native, Vec::new())?.code)
     }
 
     /// The code of `key` with its metadata. None if it is not cached. Blocks while the file is read.
-    pub(crate) fn get<T: Loaded>(&self, engine: &Engine, key: &[&[u8]]) -> Option<(T, Vec<u8>)> {
+    pub(crate) fn get<T: Loaded>(&self, engine: &Engine, key: &[&[u8]]) -> Option<Cached<T>> {
         self.open(engine, &self.entry(engine, T::KIND, key)?)
     }
 
@@ -109,7 +123,7 @@ impl CodeCache {
         key: &[&[u8]],
         native: &[u8],
         metadata: Vec<u8>,
-    ) -> Result<(T, Vec<u8>), CompileError> {
+    ) -> Result<Cached<T>, CompileError> {
         // Written before it is loaded, so that it can be mapped.
         if let Some(entry) = self.entry(engine, T::KIND, key)
             && self.write(&entry, native, &metadata)
@@ -118,7 +132,20 @@ impl CodeCache {
             return Ok(cached);
         }
         let code = T::from_bytes(engine, native);
-        Ok((code.map_err(|error| CompileError::Invalid { detail: format!("{error:#}") })?, metadata))
+        let code = code.map_err(|error| CompileError::Invalid { detail: format!("{error:#}") })?;
+        Ok(Cached { code, metadata, file: None })
+    }
+
+    /// Caches native code as `key`, in place of earlier code, without loading it. False if it is not cached. Blocks while the
+    /// file is written.
+    pub(crate) fn store<T: Loaded>(
+        &self,
+        engine: &Engine,
+        key: &[&[u8]],
+        native: &[u8],
+        metadata: &[u8],
+    ) -> bool {
+        self.entry(engine, T::KIND, key).is_some_and(|entry| self.write(&entry, native, metadata))
     }
 
     /// The entry of a key. Its name depends on all that the code depends on: source, engine settings and version, processor.
@@ -135,10 +162,13 @@ impl CodeCache {
         Some(Entry::new(folder, format!("{}.native", digest.finalize().to_hex())))
     }
 
-    fn open<T: Loaded>(&self, engine: &Engine, entry: &Entry<'_>) -> Option<(T, Vec<u8>)> {
+    fn open<T: Loaded>(&self, engine: &Engine, entry: &Entry<'_>) -> Option<Cached<T>> {
         let authentic = entry.open(self.clock.now())?;
         match load(engine, &authentic) {
-            Ok(code) => Some((code, authentic.metadata)),
+            Ok((code, is_mapped)) => {
+                let file = is_mapped.then(|| LoadedFile::new(entry.path.clone(), &authentic.file).ok());
+                Some(Cached { code, metadata: authentic.metadata, file: file.flatten() })
+            }
             Err(error) => {
                 let path = entry.path.display();
                 tracing::warn!(%path, %error, "compiled code does not load; compiling it again");
@@ -150,21 +180,21 @@ impl CodeCache {
 
     /// Writes an entry. False if it is not written: that costs time and memory, nothing else.
     fn write(&self, entry: &Entry<'_>, native: &[u8], metadata: &[u8]) -> bool {
-        entry.write(native, metadata, self.clock.now()).unwrap_or_else(|error| {
+        entry.write(native, metadata, &self.allowance, self.clock.now()).unwrap_or_else(|error| {
             tracing::warn!(path = %entry.path.display(), %error, "compiled code cannot be cached");
             false
         })
     }
 }
 
-/// Maps the code, or reads it where it cannot be mapped, as on a file system mounted `noexec`.
-fn load<T: Loaded>(engine: &Engine, authentic: &Authentic) -> wasmtime::Result<T> {
+/// Maps the code, or reads it where it cannot be mapped, as on a file system mounted `noexec`. True if it is mapped.
+fn load<T: Loaded>(engine: &Engine, authentic: &Authentic) -> wasmtime::Result<(T, bool)> {
     if authentic.is_mappable()
         && let Ok(code) = T::from_file(engine, &authentic.file)
     {
-        return Ok(code);
+        return Ok((code, true));
     }
-    T::from_bytes(engine, &authentic.read()?)
+    Ok((T::from_bytes(engine, &authentic.read()?)?, false))
 }
 
 #[allow(unsafe_code)]
@@ -250,10 +280,10 @@ mod tests {
         let engine = Engine::default();
         let cache = CodeCache::new(Compiler::InProcess, Some(self::folder(folder.path())), clock());
         let entry = entry(&engine, &cache, EMPTY);
-        entry.write(b"authentic, but no code", b"", now()).unwrap();
+        entry.write(b"authentic, but no code", b"", &AtomicU64::new(0), now()).unwrap();
         only_kept(folder.path()).module(&engine, &[EMPTY], || given(EMPTY)).unwrap_err();
         assert!(!entry.path.exists());
-        entry.write(b"authentic, but no code", b"", now()).unwrap();
+        entry.write(b"authentic, but no code", b"", &AtomicU64::new(0), now()).unwrap();
         cache.module(&engine, &[EMPTY], || given(EMPTY)).unwrap();
         only_kept(folder.path()).module(&engine, &[EMPTY], || given(EMPTY)).unwrap();
         let names = std::fs::read_dir(folder.path()).unwrap().count();
@@ -280,7 +310,7 @@ mod tests {
         let entry = entry(&engine, &cache, EMPTY);
         // With pages of zeros, which take no room on most disks.
         let native = [b"native code".as_slice(), &[0; 40_000], b"more of it"].concat();
-        entry.write(&native, b"about it", now()).unwrap();
+        entry.write(&native, b"about it", &AtomicU64::new(0), now()).unwrap();
         let room = std::os::unix::fs::MetadataExt::blocks(&entry.path.metadata().unwrap()) * 512;
         let is_sparse = may_have_holes(&File::open(&entry.path).unwrap());
         assert_eq!(room < 30_000, is_sparse, "{room}");
@@ -310,7 +340,7 @@ mod tests {
         assert!(entry.open(now()).unwrap().is_mappable());
         // As `cp` leaves it, which makes holes of zeros that had room where they come from.
         let native = [entry.open(now()).unwrap().read().unwrap(), vec![0; 40_000]].concat();
-        entry.write(&native, b"", now()).unwrap();
+        entry.write(&native, b"", &AtomicU64::new(0), now()).unwrap();
         assert!(entry.open(now()).unwrap().is_mappable());
         let whole = std::fs::read(&entry.path).unwrap();
         let mut copy = File::create(&entry.path).unwrap();

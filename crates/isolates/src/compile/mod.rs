@@ -47,14 +47,14 @@ pub struct ChildCompiler {
 }
 
 /// The time limit of a child process.
-const TIME_LIMIT: Duration = Duration::from_secs(120);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 impl Compiler {
     /// Compiles a core module. Blocks.
     pub(crate) fn module(&self, engine: &Engine, wasm: Vec<u8>) -> Result<Vec<u8>, CompileError> {
         match self {
             Self::InProcess => compile(engine, CodeKind::Module, &wasm),
-            Self::Child(child) => child.run(Task::Module, wasm.into()),
+            Self::Child(child) => child.run(Task::Module, wasm.into(), TIME_LIMIT),
         }
     }
 
@@ -96,15 +96,25 @@ impl ChildCompiler {
         task: Task,
         content: &impl Serialize,
     ) -> Result<T, CompileError> {
+        self.exchange_within(task, content, TIME_LIMIT)
+    }
+
+    /// Does the same within a time limit. Blocks.
+    pub(crate) fn exchange_within<T: DeserializeOwned>(
+        &self,
+        task: Task,
+        content: &impl Serialize,
+        time_limit: Duration,
+    ) -> Result<T, CompileError> {
         let not_understood = |error: postcard::Error| CompileError::Process {
             program: self.program.display().to_string(),
             reason: format!("its task or its result cannot be encoded or decoded: {error}"),
         };
         let content = postcard::to_allocvec(content).map_err(not_understood)?;
-        postcard::from_bytes(&self.run(task, content.into())?).map_err(not_understood)
+        postcard::from_bytes(&self.run(task, content.into(), time_limit)?).map_err(not_understood)
     }
 
-    fn run(&self, task: Task, stdin: Bytes) -> Result<Vec<u8>, CompileError> {
+    fn run(&self, task: Task, stdin: Bytes, time_limit: Duration) -> Result<Vec<u8>, CompileError> {
         run(Input {
             program: &self.program,
             arguments: self
@@ -115,7 +125,7 @@ impl ChildCompiler {
                 .map(Into::into)
                 .collect(),
             stdin,
-            time_limit: TIME_LIMIT,
+            time_limit,
             memory_bytes: self.memory_bytes,
             // The node holds the result once more while it keeps it.
             max_output_bytes: self.memory_bytes / 2,
@@ -130,7 +140,7 @@ pub enum Task {
     Module,
     /// Compiles a component, with assets in its memory.
     Component,
-    /// Evaluates JavaScript modules and makes a snapshot of the memory.
+    /// Evaluates JavaScript functions and makes snapshots of the memory.
     Script,
 }
 

@@ -152,8 +152,8 @@ impl JsEngine {
     ) -> (Store<State>, Option<JsInstance>) {
         let JsProgram { snapshot, files, assets, .. } = program;
         let has_room = |reservation: &mut Reservation| {
-            snapshot.memory_bytes + assets.memory_bytes <= limit_bytes
-                && reservation.cover(snapshot.memory_bytes)
+            snapshot.memory_bytes() + assets.memory_bytes <= limit_bytes
+                && reservation.cover(snapshot.memory_bytes())
         };
         match taken {
             // As the limiter does when an instance is made; there the invocation then fails if there is no room.
@@ -177,9 +177,8 @@ impl JsEngine {
         origin: Origin,
         busy: Duration,
     ) {
-        let snapshot = &program.snapshot;
         let CleanInstances { idle, .. } = &program.clean;
-        let memory_bytes = snapshot.memory_bytes + program.assets.memory_bytes;
+        let memory_bytes = program.snapshot.memory_bytes() + program.assets.memory_bytes;
         let is_unchanged = instance.memory.data_size(&store) == memory_bytes
             && memory_bytes <= MAX_MEMORY_BYTES
             && instance.has_empty_stack(&mut store);
@@ -192,10 +191,12 @@ impl JsEngine {
             Some(written) if faults.is_some() && faults == PageFaults::here() => Some(written),
             // Written pages may be new.
             Some(Written { pristine, .. }) => self.look(&store, &instance, pristine),
-            None => program
-                .clean
-                .pristine(self, snapshot)
-                .and_then(|pristine| self.look(&store, &instance, pristine)),
+            None => {
+                // It may have been released since the instance was made.
+                let snapshot = program.snapshot.loaded();
+                let pristine = snapshot.and_then(|snapshot| program.clean.pristine(self, &snapshot));
+                pristine.and_then(|pristine| self.look(&store, &instance, pristine))
+            }
         };
         let Some(written) = written else { return };
         written.pages.restore(instance.memory.data_mut(&mut store), written.pristine.image());

@@ -10,6 +10,7 @@ use wasmtime::{Engine, Linker, Module, ModuleExport, Store};
 use super::clean::{CleanJs, Places};
 use super::engine_wasm::{self, ENGINE_WASM, STACK_POINTER, SplitError};
 use super::guest_clock::GuestClock;
+use super::loaded_snapshots::LoadedSnapshots;
 use super::snapshot::{Base, FORMAT, MemoryFacts, Snapshot};
 use super::stack::Files;
 use super::state::{Stage, State};
@@ -71,6 +72,8 @@ pub struct JsEngine {
     pub(super) base: OnceCell<Base>,
     /// The cache of snapshots.
     pub(super) cache: Arc<CodeCache>,
+    /// The snapshots of all functions that are in memory.
+    pub(super) snapshots: Arc<LoadedSnapshots>,
     /// The wall clock that functions read.
     pub(super) clock: Clock,
     /// The memory of all isolates, and the part of top-level code.
@@ -143,6 +146,7 @@ impl JsEngine {
             imports,
             base: OnceCell::new(),
             cache: Arc::new(CodeCache::new(Compiler::InProcess, None, clock.clone())),
+            snapshots: LoadedSnapshots::new(pool),
             clock,
             memory: GuestMemory::new(pool.guest_bytes, || false),
             deploys: Arc::default(),
@@ -178,6 +182,15 @@ impl JsEngine {
     /// True if invocations wait for memory.
     pub(super) fn is_short_of_memory(&self) -> bool {
         self.memory.is_short()
+    }
+
+    /// Releases snapshots that have had no calls for some seconds, if there are many. Returns how many were released.
+    pub(crate) async fn release_snapshots(&self) -> usize {
+        if !self.snapshots.has_excess() {
+            return 0;
+        }
+        let snapshots = self.snapshots.clone();
+        tokio::task::spawn_blocking(move || snapshots.release_idle()).await.unwrap_or_default()
     }
 
     /// An empty reservation, which is charged as its isolate grows.
@@ -226,8 +239,8 @@ impl JsEngine {
         let imports = names.map(export).collect::<wasmtime::Result<Vec<_>>>()?;
         let memory = export("memory")?;
         let module = self.linker.instantiate_pre(module)?;
-        let MemoryFacts { input, memory_bytes, filled_bytes } = facts;
-        Ok(Snapshot { module, memory, imports, input, memory_bytes, filled_bytes })
+        let MemoryFacts { input, memory_bytes, .. } = facts;
+        Ok(Snapshot { module, memory, imports, input, memory_bytes })
     }
 }
 

@@ -157,6 +157,9 @@ pub enum PrepareFault {
     /// The parser's thread gave no result.
     #[error("the parser could not be run: {0}")]
     Parser(#[from] ParseThreadError),
+    /// The child process has evaluated nothing.
+    #[error("the child process has no result")]
+    NoResult,
     /// The isolate is no longer in the stage of a deploy.
     #[error("the stage changed")]
     Stage,

@@ -3,19 +3,15 @@
 //!
 //! A node leaves this to a [child process](crate::compile).
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use edgefaas_js_abi::{self as abi, Load, Loaded, Source, Thrown, ThrownKind};
-use edgefaas_platform::Clock;
-use serde::{Deserialize, Serialize};
-use wasmtime::{Engine, Module, Store, TypedFunc};
+use wasmtime::{Module, Store, TypedFunc};
 
 use super::blocking::{blocking, internal};
 use super::calls;
-use super::engine::{JsEngine, JsEngineError};
+use super::engine::JsEngine;
 use super::engine_wasm::{self, ENGINE_WASM};
 use super::error::{DeployMemory, PrepareError, PrepareFault};
 use super::graph::lines_before;
@@ -25,11 +21,11 @@ use super::state::{Stage, State};
 use super::transpile::transpile;
 use crate::ModuleGraph;
 use crate::assets::{self, AssetTable, PlainAsset};
-use crate::code_cache::{CacheFolder, CodeCache};
-use crate::compile::{self, CodeKind, Compiler, ParseThread};
+use crate::code_cache::Cached;
+use crate::compile::{self, CodeKind, ParseThread};
 use crate::cpu_time::{Counted, CpuTime, TimeUsed};
 use crate::deadline::{self, DeadlinePassed};
-use crate::engine::{EpochClock, PoolConfig};
+use crate::image_modules::ImageModules;
 use crate::memory_image::{MemoryImage, PAGE_BYTES};
 
 /// The processor time of top-level code at deploy.
@@ -43,55 +39,11 @@ const PREPARE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The memory of top-level code.
 const PREPARE_MEMORY_BYTES: usize = 128 << 20;
 
-/// The task of a child process that evaluates a function.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct ScriptTask<'a> {
-    pub graph: Cow<'a, ModuleGraph>,
-    pub assets: Vec<PlainAsset>,
-    /// The function's memory limit in bytes.
-    pub memory_bytes: usize,
-    /// The folder with the compiled engine.
-    pub cache: Option<CacheFolder>,
-}
-
 /// The snapshot of a function, compiled.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct EvaluatedScript {
+pub(super) struct EvaluatedScript {
     /// A compiled module without functions.
-    pub native: Bytes,
-    /// [`SnapshotMetadata`], encoded.
-    pub metadata: Bytes,
-}
-
-/// The child process cannot evaluate anything.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum TaskError {
-    /// The system refuses a thread or the runtime's files.
-    #[error(transparent)]
-    Io(#[from] std::io::Error),
-    /// The engine cannot be loaded.
-    #[error(transparent)]
-    Engine(#[from] JsEngineError),
-}
-
-/// Evaluates a function in this process, which is a child that may use `process_memory_bytes`.
-///
-/// The outer error is that of the process.
-pub(crate) fn run_task(
-    task: ScriptTask<'_>,
-    engine: &Engine,
-    pool: PoolConfig,
-    process_memory_bytes: u64,
-    clock: Clock,
-) -> Result<Result<EvaluatedScript, PrepareError>, TaskError> {
-    let ScriptTask { graph, assets, memory_bytes, cache } = task;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    let epoch = EpochClock::start(engine.clone())?;
-    let code = Arc::new(CodeCache::new(Compiler::InProcess, cache, clock.clone()));
-    let javascript = JsEngine::load(engine, code, pool, clock)?;
-    let _running = epoch.running();
-    let thread = ParseThread::in_child(process_memory_bytes);
-    Ok(runtime.block_on(javascript.evaluate(&graph, assets, memory_bytes, thread)))
+    pub native: Vec<u8>,
+    pub metadata: SnapshotMetadata,
 }
 
 impl JsEngine {
@@ -151,16 +103,19 @@ impl JsEngine {
             files: Arc::into_inner(files).unwrap_or_default(),
             assets: AssetTable::default(),
         };
-        let (engine, functions) = (self.engine.clone(), self.passed_on());
+        let (engine, functions, images) = (self.engine.clone(), self.passed_on(), base.images.clone());
         blocking(move || {
             let pages = image.len().div_ceil(PAGE_BYTES) as u64;
             let (assets, contents) = assets::lay_out(pages, &assets)?;
-            let wasm = image.to_module(&functions, &contents, assets.memory_bytes);
-            drop((image, contents));
-            let metadata = postcard::to_allocvec(&SnapshotMetadata { assets, ..metadata });
-            let metadata = metadata.map_err(PrepareFault::codec)?.into();
-            let native = compile::compile(&engine, CodeKind::Module, &wasm).map_err(PrepareFault::from)?;
-            Ok(EvaluatedScript { native: native.into(), metadata })
+            let native = if contents.is_empty() {
+                images.compile(&image)
+            } else {
+                let wasm = image.to_module(&functions, &contents, assets.memory_bytes);
+                drop((image, contents));
+                compile::compile(&engine, CodeKind::Module, &wasm)
+            };
+            let native = native.map_err(PrepareFault::from)?;
+            Ok(EvaluatedScript { native, metadata: SnapshotMetadata { assets, ..metadata } })
         })
         .await
     }
@@ -175,12 +130,13 @@ impl JsEngine {
     async fn make_base(&self) -> Result<Base, PrepareError> {
         let (engine, cache, [kind, key]) = (self.engine.clone(), self.cache.clone(), self.base_key());
         let cached = blocking(move || Ok(cache.get::<Module>(&engine, &[&kind, &key]))).await?;
-        if let Some((module, metadata)) = cached
+        if let Some(Cached { code: module, metadata, .. }) = cached
             && let Ok(metadata) = postcard::from_bytes::<BaseMetadata>(&metadata)
         {
             let BaseMetadata { input, memory_bytes, filled_bytes, stack_top } = metadata;
             let facts = MemoryFacts { input, memory_bytes, filled_bytes };
-            return Ok(Base { snapshot: self.link(&module, facts).map_err(internal)?, stack_top });
+            let snapshot = self.link(&module, facts).map_err(internal)?;
+            return Ok(Base { snapshot, stack_top, images: self.images(stack_top) });
         }
         self.init_base().await.map_err(internal)
     }
@@ -213,9 +169,14 @@ impl JsEngine {
         let native = compile::compile(&self.engine, CodeKind::Module, &wasm)?;
         let [kind, key] = self.base_key();
         let metadata = postcard::to_allocvec(&metadata)?;
-        let (module, _) = self.cache.put::<Module>(&self.engine, &[&kind, &key], &native, metadata)?;
+        let cached = self.cache.put::<Module>(&self.engine, &[&kind, &key], &native, metadata)?;
         let facts = MemoryFacts { input, memory_bytes, filled_bytes };
-        Ok(Base { snapshot: self.link(&module, facts)?, stack_top })
+        Ok(Base { snapshot: self.link(&cached.code, facts)?, stack_top, images: self.images(stack_top) })
+    }
+
+    /// The compiler of memories that begin with an empty stack.
+    fn images(&self, stack_top: usize) -> Arc<ImageModules> {
+        Arc::new(ImageModules::new(self.engine.clone(), self.passed_on(), stack_top))
     }
 
     /// The memory of top-level code, in bytes.

@@ -18,9 +18,11 @@ mod graph;
 mod guest_clock;
 mod instance;
 mod libraries;
+mod loaded_snapshots;
 mod messages;
 mod program;
 mod runtime;
+mod script_task;
 mod snapshot;
 mod stack;
 mod state;
@@ -32,9 +34,12 @@ pub use clean::Audit;
 pub use engine::{JsEngine, JsEngineError, engine_code_wasm};
 pub use engine_wasm::{SplitError, SplitFault};
 pub use error::{DeployMemory, PrepareError, PrepareFault};
-pub(crate) use evaluate::{TaskError, run_task};
-pub(crate) use graph::gather;
-pub use graph::{CollectError, SourceFileError, TEST_MODULE, TEST_MODULE_PATH, collect, collect_in_child};
+pub(crate) use graph::gather_all;
+pub use graph::{
+    CollectError, SourceFileError, TEST_MODULE, TEST_MODULE_PATH, collect, collect_all_in_child,
+};
+pub(crate) use program::PreparedScript;
 pub use program::{JsProgram, Script};
 pub(crate) use runtime::WarmJs;
+pub(crate) use script_task::{TaskError, batches, parallel_children, run_task};
 pub use transpile::{SyntaxError, check};

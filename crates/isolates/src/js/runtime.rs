@@ -41,6 +41,7 @@ impl JsEngine {
         host: Box<dyn Host>,
     ) -> (Completion, Option<Box<WarmJs>>) {
         let began = Instant::now();
+        program.snapshot.note_use();
         let deadline = began + limits.timeout;
         let RunResources { isolate, keep, cpu_time } = resources;
         let was_warm = matches!(isolate, Isolate::Warm(_));
@@ -160,12 +161,15 @@ async fn handle(
             }
             instance
         }
-        None => instance.insert(JsInstance::start(engine, &program.snapshot, store).await?),
+        None => {
+            let snapshot = program.snapshot.get(engine).await?;
+            instance.insert(JsInstance::start(engine, &snapshot, store).await?)
+        }
     };
     let message = abi::encode(&messages::invocation(meta, event, rand::random()))?;
     let at = if message.len() <= INPUT_BYTES {
-        instance.memory.write(&mut *store, program.snapshot.input as usize, &message)?;
-        program.snapshot.input
+        instance.memory.write(&mut *store, program.snapshot.input() as usize, &message)?;
+        program.snapshot.input()
     } else {
         write_to_new_buffer(instance, store, &message).await?
     };

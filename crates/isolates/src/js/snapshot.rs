@@ -1,12 +1,16 @@
 //! Snapshots: memories after top-level code, linked as modules that isolates start from.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use wasmtime::{Extern, Instance, InstancePre, Memory, Module, ModuleExport, Store};
 
+use super::error::{PrepareError, PrepareFault};
 use super::stack::Files;
 use super::state::State;
 use crate::LogLevel;
 use crate::assets::AssetTable;
+use crate::image_modules::ImageModules;
 
 /// A memory image as a module, linked and ready to be instantiated.
 pub(super) struct Snapshot {
@@ -17,7 +21,6 @@ pub(super) struct Snapshot {
     /// The address of the buffer for small invocations.
     pub input: u32,
     pub memory_bytes: usize,
-    pub filled_bytes: usize,
 }
 
 /// Facts about the memory of a snapshot.
@@ -34,10 +37,12 @@ pub(super) struct Base {
     pub snapshot: Snapshot,
     /// The address in its memory where the stack begins.
     pub stack_top: usize,
+    /// Compiles the snapshots of functions.
+    pub images: Arc<ImageModules>,
 }
 
 /// The version of [`SnapshotMetadata`], [`BaseMetadata`] and the transpiler's output, with which snapshots are cached.
-pub(super) const FORMAT: (&str, u32) = (env!("CARGO_PKG_VERSION"), 4);
+pub(super) const FORMAT: (&str, u32) = (env!("CARGO_PKG_VERSION"), 5);
 
 /// The kind of functions' snapshots in the cache: the first part of their keys.
 pub(super) const FUNCTION_KEY: &[u8] = b"picture";
@@ -60,6 +65,12 @@ pub(super) struct BaseMetadata {
     pub memory_bytes: usize,
     pub filled_bytes: usize,
     pub stack_top: usize,
+}
+
+impl SnapshotMetadata {
+    pub fn encode(&self) -> Result<Vec<u8>, PrepareError> {
+        Ok(postcard::to_allocvec(self).map_err(PrepareFault::codec)?)
+    }
 }
 
 impl Snapshot {

@@ -14,10 +14,9 @@ mod scan;
 mod url_specifier;
 
 use std::ffi::OsString;
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 pub(super) use emit::lines_before;
@@ -45,6 +44,13 @@ const MAX_PARSED_BYTES: usize = 128 << 20;
 
 /// The time limit of the child process.
 const TIME_LIMIT: Duration = Duration::from_secs(120);
+
+/// The maximum of functions for one child process.
+const MAX_BATCH: usize = 256;
+
+/// A child process begins with no further function after this time, or with modules of this size together.
+const BATCH_TIME: Duration = Duration::from_secs(10);
+const BATCH_BYTES: usize = 16 << 20;
 
 /// The maximum of all modules of a function, with their paths and imports, in bytes.
 const MAX_GRAPH_BYTES: u64 = 256 << 20;
@@ -134,32 +140,89 @@ impl From<AppFileError> for CollectError {
 /// is read.
 ///
 /// Blocks while it reads and parses. A module may have 8 MiB, a function 4000 modules. Text that nests too deeply for the parser
-/// ends this process: see [`collect_in_child`].
+/// ends this process: see [`collect_all_in_child`].
 pub fn collect(entry: &Path, root: &Path) -> Result<ModuleGraph, CollectError> {
     gather(entry, root, ParseThread::in_process())
 }
 
-/// Does the same in a child process: `program` with `arguments`, which calls
-/// [`collect_stdio`](crate::child_process::collect_stdio) within `memory_bytes`. Blocks.
-pub fn collect_in_child(
+/// Does the same for many entries in child processes, as many in one as it takes: `program` with `arguments`, which calls
+/// [`collect_stdio`](crate::child_process::collect_stdio) within `memory_bytes`. Results are those of the first entries: up to one
+/// that fails. Blocks.
+pub fn collect_all_in_child(
     program: &Path,
-    arguments: Vec<OsString>,
+    arguments: &[OsString],
+    entries: &[PathBuf],
     memory_bytes: u64,
-) -> Result<ModuleGraph, CollectError> {
+) -> Vec<Result<ModuleGraph, CollectError>> {
+    let mut results = Vec::with_capacity(entries.len());
+    // After the death of a child each entry has one of its own, so that the error is that of the right entry.
+    let mut max = MAX_BATCH;
+    while results.len() < entries.len() && results.last().is_none_or(Result::is_ok) {
+        let rest = &entries[results.len()..];
+        let batch = &rest[..rest.len().min(max)];
+        match collect_batch(program, arguments, batch, memory_bytes) {
+            Ok(collected) => results.extend(collected),
+            Err(_) if batch.len() > 1 => max = 1,
+            Err(error) => results.push(Err(error)),
+        }
+    }
+    results
+}
+
+fn collect_batch(
+    program: &Path,
+    arguments: &[OsString],
+    entries: &[PathBuf],
+    memory_bytes: u64,
+) -> Result<Vec<Result<ModuleGraph, CollectError>>, CollectError> {
+    let undecodable = |detail: String| CollectError::Result { detail };
+    let stdin = postcard::to_allocvec(entries).map_err(|error| undecodable(error.to_string()))?;
     let collected = compile::run(compile::Input {
         program,
-        arguments,
-        stdin: Bytes::new(),
+        arguments: arguments.to_vec(),
+        stdin: stdin.into(),
         time_limit: TIME_LIMIT,
         memory_bytes,
         max_output_bytes: MAX_GRAPH_BYTES,
     })?;
-    let collected: Result<ModuleGraph, CollectError> = postcard::from_bytes(&collected)
-        .map_err(|error| CollectError::Result { detail: error.to_string() })?;
-    collected
+    let collected: Vec<_> =
+        postcard::from_bytes(&collected).map_err(|error| undecodable(error.to_string()))?;
+    if collected.is_empty() || collected.len() > entries.len() {
+        return Err(undecodable(format!(
+            "it has {} results for {} entries",
+            collected.len(),
+            entries.len()
+        )));
+    }
+    Ok(collected)
 }
 
-pub(crate) fn gather(entry: &Path, root: &Path, thread: ParseThread) -> Result<ModuleGraph, CollectError> {
+/// The modules of the first entries: up to one that fails, or that takes the time or memory of others.
+pub(crate) fn gather_all(
+    entries: &[PathBuf],
+    root: &Path,
+    thread: ParseThread,
+) -> Vec<Result<ModuleGraph, CollectError>> {
+    let began = Instant::now();
+    let (mut gathered, mut bytes) = (Vec::new(), 0);
+    for entry in entries {
+        if !gathered.is_empty() && (began.elapsed() > BATCH_TIME || bytes > BATCH_BYTES) {
+            break;
+        }
+        let graph = gather(entry, root, thread);
+        bytes += graph
+            .as_ref()
+            .map_or(0, |graph| graph.modules.iter().map(|module| module.source.len()).sum::<usize>());
+        let is_failed = graph.is_err();
+        gathered.push(graph);
+        if is_failed {
+            break;
+        }
+    }
+    gathered
+}
+
+fn gather(entry: &Path, root: &Path, thread: ParseThread) -> Result<ModuleGraph, CollectError> {
     thread.run(|| {
         let folder = AppFolder::open(root)?;
         let entry = folder.locate(entry)?;
