@@ -96,6 +96,8 @@ pub fn run(plan: &Plan) -> anyhow::Result<Report> {
         for row in 0..CONTESTANTS.len() {
             let program = Program::start(plan, row)?;
             let (address, path, before) = (program.address(), program.path(), program.resident_mb()?);
+            // Not counted: V8 compiles in the first seconds.
+            closed_loop(address, path, CLOSED[1], plan.turn / 2)?;
             for (connections, table) in CLOSED.into_iter().zip(&mut closed) {
                 let cpu = program.cpu_seconds()?;
                 let mut load = closed_loop(address, path, connections, plan.turn)?;
