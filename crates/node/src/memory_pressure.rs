@@ -15,7 +15,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of memory checks while less than a quarter of the limit is free.
 const NEAR_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval of the upkeep that does not depend on pressure.
-const TIDY_INTERVAL: Duration = Duration::from_secs(5);
+const TIDY_INTERVAL: Duration = Duration::from_secs(10);
 /// Memory is near its limit while less than this fraction (one in 4) of the limit is free.
 const NEAR: u64 = 4;
 /// Memory is short while less than this fraction (one in 10) of the limit is free.
@@ -39,13 +39,13 @@ pub async fn watch(
     loop {
         if tidied.is_none_or(|tidied| tidied.elapsed() >= TIDY_INTERVAL) {
             tidied = Some(Instant::now());
-            isolates.tidy();
             registry.keep_programs(max_programs, IN_USE);
             // After a burst of calls: free the memory that its isolates have left in the pool.
             if memory.level().is_some_and(|level| keeps_much(level, isolates.kept_bytes())) {
                 registry.relieve(IN_USE);
             }
         }
+        isolates.tidy();
         isolates.release_snapshots().await;
         let level = memory.level();
         if level.is_some_and(is_short) {

@@ -40,8 +40,8 @@ impl Outbox {
         (is_at_rest && fits).then_some(&link.buffer)
     }
 
-    /// The socket has taken the first `bytes` of those that were [lent](Self::lend). True if it has taken all; if not, the
-    /// connection has to be notified.
+    /// The socket has taken the first `bytes` of those that were [lent](Self::lend). False if the connection has to be
+    /// notified: to write the rest, or for a publisher that waits for room.
     pub(crate) fn written(&mut self, bytes: usize, now: Instant) -> bool {
         let Some(link) = &mut self.link else { return true };
         if bytes < link.buffer.len() {
@@ -53,9 +53,10 @@ impl Outbox {
         }
         link.way = Way::Free(Some(now));
         link.handed_over();
+        let is_done = !link.awaited;
         self.totals
             .release(std::mem::take(&mut self.taken_bytes) + std::mem::take(&mut self.claimed_bytes));
-        true
+        is_done
     }
 
     /// Moves the rest of a packet to the front of `out`, of which nothing is written yet. No direct write follows.

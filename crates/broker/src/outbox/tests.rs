@@ -238,7 +238,8 @@ impl World {
         let Some(bytes) = self.outbox.lend(now) else { return BytesMut::new() };
         let sent = BytesMut::from(&bytes[..at % (bytes.len() + 1)]);
         let all = sent.len() == bytes.len();
-        assert_eq!(self.outbox.written(sent.len(), now), all);
+        let awaited = self.outbox.link.as_ref().is_some_and(|link| link.awaited);
+        assert_eq!(self.outbox.written(sent.len(), now), all && !awaited);
         sent
     }
 
@@ -460,6 +461,20 @@ fn a_client_at_rest_is_written_to_directly_and_others_are_not() {
     world.outbox.take_rest(&mut out);
     assert!(out.starts_with(&bytes[3..]) && out.ends_with(&PING), "{out:?}");
     assert_eq!(world.outbox.lend(after(2000)), None, "the connection ends");
+}
+
+#[test]
+fn a_publisher_that_waits_for_room_hears_of_a_direct_write() {
+    let mut world = World::new(None, 10, 1);
+    assert!(world.take().is_empty());
+    assert!(matches!(world.push(QoS::AtLeastOnce, 1), Pushed::Accepted { wake: true, .. }));
+    assert_eq!(world.push(QoS::AtLeastOnce, 2), Pushed::Full);
+    let bytes = world.outbox.lend(world.now.instant).expect("at rest").len();
+    assert!(!world.outbox.written(bytes, world.now.instant), "the connection tells the publisher");
+    let mut transaction = world.wal.begin();
+    let progress = world.wal.progress();
+    let taken = world.outbox.take(&mut BytesMut::new(), world.now.instant, progress, &mut transaction);
+    assert!(taken.awaited);
 }
 
 #[test]
