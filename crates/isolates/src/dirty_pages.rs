@@ -83,6 +83,17 @@ impl DirtyPages {
         self.ranges.iter().map(ExactSizeIterator::len).sum()
     }
 
+    /// The number of these pages of `memory` whose content is not that of `image`.
+    pub fn differing(&self, memory: &[u8], image: &[u8]) -> usize {
+        let page_bytes = rustix::param::page_size();
+        let differing = |range: &Range<usize>| {
+            let pages =
+                memory[range.clone()].chunks(page_bytes).zip(image[range.clone()].chunks(page_bytes));
+            pages.filter(|(page, image)| page != image).count()
+        };
+        self.ranges.iter().map(differing).sum()
+    }
+
     /// Gives these pages of `memory` the content that they have in `image`.
     pub fn restore(&self, memory: &mut [u8], image: &[u8]) {
         for range in &self.ranges {

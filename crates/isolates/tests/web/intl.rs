@@ -7,6 +7,29 @@ use serde_json::json;
 use super::answer;
 use crate::support::{Bench, call, graph};
 
+/// A deploy evaluates what a function seems to need by the names in its text.
+#[tokio::test]
+async fn properties_may_have_the_names_of_its_classes() {
+    let bench = Bench::new();
+    let names = [
+        "NumberFormat",
+        "PluralRules",
+        "DateTimeFormat",
+        "ListFormat",
+        "RelativeTimeFormat",
+        "Collator",
+        "timeZoneName",
+    ];
+    for name in names {
+        let source = format!(
+            "const own = {{ {name}: 7 }}; export default (event) => [own.{name}, event.{name} ?? null];"
+        );
+        let program = bench.prepare(&graph("f.js", &source)).await.unwrap();
+        let reply = bench.run(&program, call("")).await.result.unwrap();
+        assert_eq!(reply, edgefaas_isolates::Reply::Json("[7,null]".to_owned()), "{name}");
+    }
+}
+
 #[tokio::test]
 async fn numbers_are_formatted() {
     let bench = Bench::new();

@@ -1,6 +1,8 @@
 // Intl.Collator (ECMA-402) for English: the order of CLDR root for Latin, Greek and Cyrillic, marks and punctuation.
 // Other letters follow by their number.
 (native) => {
+  // A deploy evaluates this file where a property has the name of a class, whether `Intl` is mentioned or not.
+  native.demand("intl");
   const { define, resolve, option, optionsObject, matcher } = native.intl;
 
   // Small letters and others by their primary weight; after \x01 is one that differs in its secondary weight only.

@@ -1,5 +1,7 @@
 // Intl.DateTimeFormat (ECMA-402) for English and the Gregorian calendar.
 (native) => {
+  // A deploy evaluates this file where a property has the name of a class, whether `Intl` is mentioned or not.
+  native.demand("intl");
   const { define, resolve, option, numberOption, matcher } = native.intl;
 
   const MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"];

@@ -1,5 +1,7 @@
 // Intl.NumberFormat and Intl.PluralRules (ECMA-402) for English.
 (native) => {
+  // A deploy evaluates this file where a property has the name of a class, whether `Intl` is mentioned or not.
+  native.demand("intl");
   const { Intl, define, resolve, option, numberOption, numberWithin, optionsObject, matcher } = native.intl;
 
   // Code and number of minor digits if it is not 2 | symbol in English/narrow symbol | name of one | of many, where that is

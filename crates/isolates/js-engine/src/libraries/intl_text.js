@@ -1,5 +1,7 @@
 // Intl.ListFormat and Intl.RelativeTimeFormat (ECMA-402) for English.
 (native) => {
+  // A deploy evaluates this file where a property has the name of a class, whether `Intl` is mentioned or not.
+  native.demand("intl");
   const { Intl, define, resolve, option, optionsObject, matcher } = native.intl;
 
   const WORDS = { conjunction: { long: "and", short: "&", narrow: "" }, disjunction: { long: "or", short: "or", narrow: "or" } };

@@ -1,5 +1,6 @@
 // Names of time zones in English, from CLDR 48: standard time, daylight time, either | and their short forms; then the zones.
 (native) => {
+  native.demand("intl");
   const names = new Map();
   const NAMES = `Greenwich Mean Time|||GMT\tAfrica/Abidjan Africa/Accra Africa/Bamako Africa/Banjul Africa/Bissau Africa/Conakry Africa/Dakar Africa/Freetown Africa/Lome Africa/Monrovia Africa/Nouakchott Africa/Ouagadougou Africa/Sao_Tome Africa/Timbuktu America/Danmarkshavn Atlantic/Reykjavik Atlantic/St_Helena Etc/GMT+0 Etc/GMT-0 Etc/GMT0 Etc/Greenwich Greenwich Iceland Antarctica/Troll Europe/Guernsey Europe/Isle_of_Man Europe/Jersey
 East Africa Time\tAfrica/Addis_Ababa Africa/Asmara Africa/Asmera Africa/Dar_es_Salaam Africa/Djibouti Africa/Kampala Africa/Mogadishu Africa/Nairobi Indian/Antananarivo Indian/Comoro Indian/Mayotte
