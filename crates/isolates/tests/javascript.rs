@@ -3,7 +3,6 @@
 mod many;
 mod objects;
 mod packages;
-mod resets;
 mod support;
 mod web;
 
@@ -367,7 +366,8 @@ async fn what_the_pool_keeps_for_a_function_goes_with_its_program() {
     }
     let kept = isolates.kept_bytes();
     if wasmtime::PoolingAllocationConfig::is_pagemap_scan_available() {
-        assert!(kept > 4 * kept_for_one && kept_for_one > 0, "{kept} bytes, for one {kept_for_one}");
+        // Some of the ten wait for the next invocation.
+        assert!(kept > 3 * kept_for_one && kept_for_one > 0, "{kept} bytes, for one {kept_for_one}");
     }
     drop(program);
     let left = isolates.kept_bytes();

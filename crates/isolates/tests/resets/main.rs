@@ -1,13 +1,33 @@
 //! Instances that are reset in place: nothing of an invocation is left for the next one.
+//!
+//! A process of its own: where functions are evaluated in the process itself, as in tests, all memory of an instance is read, and
+//! slots of the pool with so many listed pages are not reset.
+
+#[path = "../support/mod.rs"]
+#[allow(dead_code, reason = "for the tests of all other behaviour, too")]
+mod support;
 
 use std::time::Duration;
 
 use edgefaas_isolates::js::JsProgram;
-use edgefaas_isolates::{Limits, RunError};
+use edgefaas_isolates::{Limits, Reply, RunError};
 use futures_util::FutureExt;
 
-use crate::support::{Bench, call, graph, http};
-use crate::{json, text};
+use support::{Bench, call, graph, http};
+
+fn json(reply: Result<Reply, RunError>) -> serde_json::Value {
+    match reply {
+        Ok(Reply::Json(text)) => serde_json::from_str(&text).unwrap(),
+        other => panic!("expected a JSON reply, got {other:?}"),
+    }
+}
+
+fn text(reply: Result<Reply, RunError>) -> String {
+    match reply {
+        Ok(Reply::Text(text)) => text,
+        other => panic!("expected a text reply, got {other:?}"),
+    }
+}
 
 /// Leaves whatever it can behind, and says what it finds of earlier invocations.
 const MESS: &str = r#"
@@ -136,7 +156,7 @@ async fn nothing_of_a_request_is_left_for_the_next_one() {
         let body = format!("body {number}");
         let reply =
             bench.run(&program, http("POST", &format!("/p{number}"), "", &body)).await.result.unwrap();
-        let edgefaas_isolates::Reply::Http(response) = reply else { panic!("{reply:?}") };
+        let Reply::Http(response) = reply else { panic!("{reply:?}") };
         let seen: serde_json::Value = serde_json::from_slice(&response.body).unwrap();
         assert_eq!(
             (&seen[0], &seen[1], &seen[3], &seen[4]),
