@@ -16,21 +16,7 @@ use edgefaas_isolates::{
     Limits, LogLevel, MqttMessage, Preparing, Reply, RunError, Trigger,
 };
 use edgefaas_platform::Clock;
-use support::{Bench, WALL_UNIX_MS, call, graph, http, mqtt};
-
-fn json(reply: Result<Reply, RunError>) -> serde_json::Value {
-    match reply {
-        Ok(Reply::Json(text)) => serde_json::from_str(&text).unwrap(),
-        other => panic!("expected a JSON reply, got {other:?}"),
-    }
-}
-
-fn text(reply: Result<Reply, RunError>) -> String {
-    match reply {
-        Ok(Reply::Text(text)) => text,
-        other => panic!("expected a text reply, got {other:?}"),
-    }
-}
+use support::{Bench, WALL_UNIX_MS, call, graph, http, json, mqtt, text};
 
 #[tokio::test]
 async fn every_kind_of_reply() {

@@ -13,21 +13,7 @@ use edgefaas_isolates::js::JsProgram;
 use edgefaas_isolates::{Limits, Reply, RunError};
 use futures_util::FutureExt;
 
-use support::{Bench, call, graph, http};
-
-fn json(reply: Result<Reply, RunError>) -> serde_json::Value {
-    match reply {
-        Ok(Reply::Json(text)) => serde_json::from_str(&text).unwrap(),
-        other => panic!("expected a JSON reply, got {other:?}"),
-    }
-}
-
-fn text(reply: Result<Reply, RunError>) -> String {
-    match reply {
-        Ok(Reply::Text(text)) => text,
-        other => panic!("expected a text reply, got {other:?}"),
-    }
-}
+use support::{Bench, call, graph, http, json, text};
 
 /// Leaves whatever it can behind, and says what it finds of earlier invocations.
 const MESS: &str = r#"

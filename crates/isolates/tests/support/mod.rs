@@ -11,8 +11,8 @@ use edgefaas_isolates::js::{JsEngine, JsProgram, PrepareError, engine_code_wasm}
 use edgefaas_isolates::{
     Change, Completion, DirectCall, Event, FetchError, FieldValue, Host, HostError, HostFuture,
     HttpRequest, HttpResponse, IncomingResponse, InvocationMeta, Limits, LogLevel, Module, ModuleGraph,
-    MqttMessage, NODE_KEY, OutgoingRequest, PublishRequest, Read, Reply, SocketPermit, StreamedResponse,
-    TcpPermission, Trigger,
+    MqttMessage, NODE_KEY, OutgoingRequest, PublishRequest, Read, Reply, RunError, SocketPermit,
+    StreamedResponse, TcpPermission, Trigger,
 };
 use edgefaas_platform::Clock;
 use futures_util::stream;
@@ -440,6 +440,22 @@ pub fn http(method: &str, path: &str, query: &str, body: &str) -> Event {
     let request =
         HttpRequest { method: method.into(), path: path.into(), query: query.into(), headers: Vec::new() };
     Event { trigger: Trigger::Http(request), body: Bytes::copy_from_slice(body.as_bytes()) }
+}
+
+/// The value of a JSON reply.
+pub fn json(reply: Result<Reply, RunError>) -> serde_json::Value {
+    match reply {
+        Ok(Reply::Json(text)) => serde_json::from_str(&text).unwrap(),
+        other => panic!("expected a JSON reply, got {other:?}"),
+    }
+}
+
+/// The text of a text reply.
+pub fn text(reply: Result<Reply, RunError>) -> String {
+    match reply {
+        Ok(Reply::Text(text)) => text,
+        other => panic!("expected a text reply, got {other:?}"),
+    }
 }
 
 /// A run can be spawned on any runtime.
