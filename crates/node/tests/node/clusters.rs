@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tonic::{Code, Streaming};
 
 use crate::object_types::{EACH_TYPE, PERMIT, RUN};
-use crate::support::{PATIENCE, TestNode, in_time, reply_text};
+use crate::support::{PATIENCE, TestNode, in_time, manifest_of, reply_text};
 
 pub fn member(config: &mut NodeConfig) {
     config.cluster.listen = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -175,7 +175,7 @@ async fn only_nodes_with_a_token_are_admitted() {
 #[tokio::test]
 async fn a_revoked_node_follows_no_policy() {
     let mut nodes = cluster(2).await;
-    let manifest = crate::support::manifest_of("far", "placement = \"far\"");
+    let manifest = manifest_of("far", "placement = \"far\"");
     nodes[0].deploy(&manifest, &[("far", "export default () => 'done'")]).await;
     let text = "far:\n  - workers: [n0]\n  - followup: fail\n".to_owned();
     let set = proto::SetPolicyRequest { text: text.clone(), wait_ms: 30_000 };
@@ -243,7 +243,7 @@ async fn a_node_that_was_offline_exchanges_missed_changes() {
 #[tokio::test]
 async fn a_copy_is_kept_on_a_node_whose_functions_do_not_use_the_object() {
     let mut nodes = cluster(2).await;
-    nodes[0].deploy_one("run", PERMIT, RUN).await;
+    nodes[0].deploy_here(&manifest_of("run", PERMIT), &[("run", RUN)]).await;
     update(&nodes[0], "o", "n", Operation::CounterAdd(7)).await.unwrap();
     // The second node keeps a copy in case the disk of the first fails.
     until(&nodes[1], "o", "n", &json!(7)).await;
@@ -256,7 +256,7 @@ async fn a_copy_is_kept_on_a_node_whose_functions_do_not_use_the_object() {
         copies = 1
         interval = "0ms"
     "#;
-    nodes[0].deploy(one, &[("single", RUN)]).await;
+    nodes[0].deploy_here(one, &[("single", RUN)]).await;
     assert_eq!(
         reply_text(&nodes[0].invoke("single", "await o.counter('n').add(1); return 'done'").await),
         "\"done\""

@@ -102,6 +102,14 @@ impl TestNode {
         self.try_deploy(manifest, sources).await.expect("the deploy succeeds")
     }
 
+    /// The same, to this node alone and not to its cluster.
+    pub async fn deploy_here(&mut self, manifest: &str, sources: &[(&str, &str)]) {
+        let artifacts = sources.iter().map(|(name, source)| script(name, source)).collect();
+        let manifest = manifest.to_owned();
+        let request = proto::DeployRequest { manifest, artifacts, this_node: true, ..Default::default() };
+        self.control.deploy(request).await.expect("the deploy succeeds");
+    }
+
     /// Deploys one function with a manifest of its name and `extra`.
     pub async fn deploy_one(&mut self, name: &str, extra: &str, source: &str) {
         self.deploy(&manifest_of(name, extra), &[(name, source)]).await;

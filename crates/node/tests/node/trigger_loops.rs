@@ -7,7 +7,7 @@ use edgefaas_api::objects::update_request::Operation;
 use serde_json::json;
 
 use crate::clusters::{cluster, member, until, update};
-use crate::support::{TestNode, in_time, script};
+use crate::support::{TestNode, in_time};
 
 const CHANGES_X: &str = "export default (_, context) => context.object('x').counter('n').add(1)";
 const CHANGES_Y: &str = "export default (_, context) => context.object('y').counter('n').add(1)";
@@ -46,14 +46,6 @@ fn app(functions: &[&str], copies: u8) -> String {
     format!("app = \"run\"\n{functions}\n[objects.\"*\"]\ninterval = \"0ms\"\ncopies = {copies}\n")
 }
 
-/// Deploys functions of the app to this node alone.
-async fn deploy(node: &mut TestNode, manifest: &str, sources: &[(&str, &str)]) {
-    let artifacts = sources.iter().map(|(name, source)| script(name, source)).collect();
-    let manifest = manifest.to_owned();
-    let request = proto::DeployRequest { manifest, artifacts, this_node: true, ..Default::default() };
-    node.control.deploy(request).await.unwrap();
-}
-
 async fn count(node: &TestNode, object: &str) -> i64 {
     let request = objects::GetRequest {
         app: "run".into(),
@@ -90,15 +82,15 @@ fn refused(function: &str) -> String {
 #[tokio::test]
 async fn a_loop_over_two_nodes_ends_as_on_one_node() {
     let mut alone = TestNode::start().await;
-    deploy(&mut alone, &app(&[PING, PONG], 2), &[("ping", CHANGES_X), ("pong", CHANGES_Y)]).await;
+    alone.deploy_here(&app(&[PING, PONG], 2), &[("ping", CHANGES_X), ("pong", CHANGES_Y)]).await;
     update(&alone, "y", "n", Operation::CounterAdd(1)).await.unwrap();
     let log = ended(&mut alone, "ping").await;
     assert!(log.last().unwrap().ends_with(&refused("ping")), "{log:?}");
     assert_eq!((count(&alone, "x").await, count(&alone, "y").await), (8, 9));
 
     let mut nodes = cluster(2).await;
-    deploy(&mut nodes[0], &app(&[PING], 2), &[("ping", CHANGES_X)]).await;
-    deploy(&mut nodes[1], &app(&[PONG], 2), &[("pong", CHANGES_Y)]).await;
+    nodes[0].deploy_here(&app(&[PING], 2), &[("ping", CHANGES_X)]).await;
+    nodes[1].deploy_here(&app(&[PONG], 2), &[("pong", CHANGES_Y)]).await;
     update(&nodes[0], "y", "n", Operation::CounterAdd(1)).await.unwrap();
     assert_eq!(ended(&mut nodes[0], "ping").await, log);
     for node in &nodes {
@@ -117,13 +109,13 @@ async fn a_loop_over_two_nodes_ends_as_on_one_node() {
 async fn a_loop_ends_although_a_change_waits_for_a_start_and_comes_by_a_round() {
     let mut nodes = cluster(2).await;
     // The other node does not use the object yet, and keeps no copy.
-    deploy(&mut nodes[0], &app(&[PING], 1), &[("ping", CHANGES_X)]).await;
+    nodes[0].deploy_here(&app(&[PING], 1), &[("ping", CHANGES_X)]).await;
     update(&nodes[0], "y", "n", Operation::CounterAdd(1)).await.unwrap();
     until(&nodes[0], "x", "n", &json!(1)).await;
     let mut other = nodes.pop().unwrap();
     let folder = nodes.pop().unwrap().stop().await;
     let mut node = TestNode::start_in(folder, member).await.unwrap();
-    deploy(&mut other, &app(&[PONG], 1), &[("pong", CHANGES_Y)]).await;
+    other.deploy_here(&app(&[PONG], 1), &[("pong", CHANGES_Y)]).await;
     // The change of `x` is the first of 16 also after both.
     let log = ended(&mut node, "ping").await;
     assert!(log.last().unwrap().ends_with(&refused("ping")), "{log:?}");
@@ -137,15 +129,15 @@ async fn a_loop_ends_although_a_change_waits_for_a_start_and_comes_by_a_round() 
 async fn a_loop_with_a_durable_invocation_ends_as_on_one_node() {
     let sources = [("ping", PUBLISHES), ("relay", CHANGES_X), ("pong", CHANGES_Y)];
     let mut alone = TestNode::start().await;
-    deploy(&mut alone, &app(&[DURABLE_PING, PONG], 2), &sources).await;
+    alone.deploy_here(&app(&[DURABLE_PING, PONG], 2), &sources).await;
     update(&alone, "y", "n", Operation::CounterAdd(1)).await.unwrap();
     let log = ended(&mut alone, "relay").await;
     assert!(log.last().unwrap().ends_with(&refused("relay")), "{log:?}");
     assert_eq!((count(&alone, "x").await, count(&alone, "y").await), (5, 6));
 
     let mut nodes = cluster(2).await;
-    deploy(&mut nodes[0], &app(&[DURABLE_PING], 2), &sources[..2]).await;
-    deploy(&mut nodes[1], &app(&[PONG], 2), &sources[2..]).await;
+    nodes[0].deploy_here(&app(&[DURABLE_PING], 2), &sources[..2]).await;
+    nodes[1].deploy_here(&app(&[PONG], 2), &sources[2..]).await;
     update(&nodes[0], "y", "n", Operation::CounterAdd(1)).await.unwrap();
     assert_eq!(ended(&mut nodes[0], "relay").await, log);
     for node in &nodes {
