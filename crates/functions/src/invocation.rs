@@ -88,6 +88,11 @@ impl Lineage {
         self.root
     }
 
+    /// Time since the root instance started, by the clocks of its node and of this one.
+    pub fn age(&self, now_unix_ms: u64) -> Duration {
+        Duration::from_millis(now_unix_ms.saturating_sub(self.root.timestamp_ms()))
+    }
+
     /// The ancestor, if it is on this node and has this type.
     pub fn ancestor<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         self.ancestor.clone()?.downcast().ok()

@@ -180,7 +180,8 @@ impl Invoker {
             }
             Ended::Nowhere(error) => Attempt { result: Err(error), timing: Default::default(), node: None },
             Ended::Here => {
-                let (invocation, ticket) = (placed.invocation, function.admission.enter_durable());
+                let invocation = placed.invocation;
+                let ticket = self.enter_durable(&function, &invocation);
                 let here = Entered { invocation, function, since, time_limit, event_bytes, _in_flight };
                 Box::pin(self.attempt(here.here(ticket))).await
             }

@@ -434,12 +434,18 @@ impl Invoker {
         };
         let place = match node {
             Some(node) => Place::Elsewhere(node),
-            None => Place::Here(function.admission.enter_durable()),
+            None => Place::Here(self.enter_durable(&function, &invocation)),
         };
         let (since, time_limit) = (Instant::now(), function.spec.limits.timeout);
         let _in_flight = in_flight;
         let entered = Entered { invocation, function, since, time_limit, event_bytes, _in_flight };
         Ok(Admitted { entered, place })
+    }
+
+    /// The place of a durable invocation, or of a step of a workflow, in the queue of its function on this node.
+    pub(super) fn enter_durable(&self, function: &LiveFunction, invocation: &Invocation) -> Ticket {
+        let age = invocation.lineage.as_ref().map(|lineage| lineage.age(self.clock.now_unix_ms()));
+        function.admission.enter_durable(age.unwrap_or_default())
     }
 
     /// Waits for the permit and runs the function. The caller has to commit the effects and count the outcome.

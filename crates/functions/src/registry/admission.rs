@@ -1,12 +1,21 @@
 //! Admission control of one function: limit of concurrent invocations, bounded queue, rejection.
+//!
+//! A queue in the order of arrival is in that of the *chains*: a step of a workflow instance takes the place that it would have
+//! if it had arrived when the instance started, at most [`MAX_HEAD_START`] ago. Otherwise a function that several steps of a
+//! workflow call would, under a load that it cannot carry, do the first step of all instances before the second of any: all would be late
+//! together. The bound keeps instances that loop for ever from holding up those that come anew.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use edgefaas_manifest::{Limits, QueueOrder, WhenFull};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+
+/// By how much a step of a workflow passes invocations that arrived before it, at most.
+pub const MAX_HEAD_START: Duration = Duration::from_secs(2);
 
 /// The permits and the queue of one function.
 pub struct Admission {
@@ -24,12 +33,14 @@ pub struct Admission {
 #[derive(Default)]
 struct State {
     running: u32,
+    /// By `since`, if the order is that of arrival.
     waiting: VecDeque<Waiter>,
     next_number: u64,
 }
 
 struct Waiter {
     number: u64,
+    since: Instant,
     durable: bool,
     permit: oneshot::Sender<Permit>,
 }
@@ -98,7 +109,7 @@ impl Admission {
                 }
             }
         }
-        let slot = self.enqueue(&mut state, false);
+        let slot = self.enqueue(&mut state, false, Duration::ZERO);
         drop(state);
         drop(dropped);
         Ok(Ticket::Waiting(slot))
@@ -106,20 +117,27 @@ impl Admission {
 
     /// Takes a permit or a slot for a durable invocation. It always gets one, also over the capacity, and is never dropped,
     /// because the durable queue has its own capacity. The durable queue starts at most `concurrency` of them at a time.
-    pub fn enter_durable(self: &Arc<Self>) -> Ticket {
+    /// `chain_age` is the time since the start of the workflow instance that it is a step of, zero if it is none.
+    pub fn enter_durable(self: &Arc<Self>, chain_age: Duration) -> Ticket {
         let mut state = self.state.lock();
         if state.running < self.concurrency {
             self.set_running(&mut state, |running| running + 1);
             return Ticket::Ready(Permit { admission: self.clone(), armed: true });
         }
-        Ticket::Waiting(self.enqueue(&mut state, true))
+        Ticket::Waiting(self.enqueue(&mut state, true, chain_age))
     }
 
-    fn enqueue(self: &Arc<Self>, state: &mut State, durable: bool) -> QueueSlot {
+    fn enqueue(self: &Arc<Self>, state: &mut State, durable: bool, chain_age: Duration) -> QueueSlot {
         let (sender, permit) = oneshot::channel();
         let number = state.next_number;
         state.next_number += 1;
-        state.waiting.push_back(Waiter { number, durable, permit: sender });
+        let now = Instant::now();
+        let since = now.checked_sub(chain_age.min(MAX_HEAD_START)).unwrap_or(now);
+        let at = match self.order {
+            QueueOrder::Fifo => state.waiting.partition_point(|waiter| waiter.since <= since),
+            QueueOrder::Lifo => state.waiting.len(),
+        };
+        state.waiting.insert(at, Waiter { number, since, durable, permit: sender });
         QueueSlot { admission: self.clone(), number, permit }
     }
 
@@ -257,10 +275,10 @@ mod tests {
     #[tokio::test]
     async fn a_queue_is_full_of_durable_invocations_as_well() {
         let admission = admission(1, 2, QueueOrder::Fifo, WhenFull::Reject);
-        let running = ready(admission.enter_durable());
-        let waiting: Vec<_> = (0..2).map(|_| admission.enter_durable()).collect();
+        let running = ready(admission.enter_durable(Duration::ZERO));
+        let waiting: Vec<_> = (0..2).map(|_| admission.enter_durable(Duration::ZERO)).collect();
         assert!(admission.is_full() && admission.enter().is_err());
-        let beyond = admission.enter_durable();
+        let beyond = admission.enter_durable(Duration::ZERO);
         assert_eq!(admission.load(), (1, 3));
         drop((running, waiting));
         assert!(!admission.is_full());
@@ -280,6 +298,48 @@ mod tests {
             drop(permit);
             assert_eq!(admission.load(), (0, 0));
         }
+    }
+
+    #[tokio::test]
+    async fn a_step_of_a_chain_passes_what_arrived_after_the_chain() {
+        let admission = admission(1, 10, QueueOrder::Fifo, WhenFull::Reject);
+        let running = ready(admission.enter().unwrap());
+        // Long ago, within the bound; then two steps of one chain, and one that is older than the bound allows.
+        let arrived = admission.enter_durable(Duration::from_secs(1));
+        let first = admission.enter().unwrap();
+        let steps = [1500, 1500].map(|ms| admission.enter_durable(Duration::from_millis(ms)));
+        let looping = admission.enter_durable(Duration::from_secs(3600));
+        let last = admission.enter().unwrap();
+        let mut permit = running;
+        let [second_step, third_step] = steps;
+        for next in [looping, second_step, third_step, arrived, first, last] {
+            drop(permit);
+            permit = next.permit().await.unwrap();
+        }
+        drop(permit);
+        assert_eq!(admission.load(), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_chain_without_end_delays_others_by_the_bound_only() {
+        let admission = admission(1, 10, QueueOrder::Fifo, WhenFull::Reject);
+        let running = ready(admission.enter().unwrap());
+        let waits = admission.enter_durable(MAX_HEAD_START);
+        let looping = admission.enter_durable(Duration::MAX);
+        drop(running);
+        let permit = waits.permit().await.unwrap();
+        drop(permit);
+        looping.permit().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_newest_first_is_by_arrival() {
+        let admission = admission(1, 10, QueueOrder::Lifo, WhenFull::Reject);
+        let running = ready(admission.enter().unwrap());
+        let _waits = admission.enter().unwrap();
+        let step = admission.enter_durable(MAX_HEAD_START);
+        drop(running);
+        step.permit().await.unwrap();
     }
 
     #[tokio::test]
