@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::Context;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::results_folder;
 use crate::samples::median;
@@ -79,7 +79,8 @@ pub struct Figure {
     pub name: String,
     /// Such as `us`.
     pub unit: String,
-    /// One value a round.
+    /// One value a round; `NaN`, which JSON has as `null`, where there was nothing to measure.
+    #[serde(deserialize_with = "values")]
     pub rounds: Vec<f64>,
 }
 
@@ -90,12 +91,22 @@ pub struct Target {
     pub id: String,
     /// In words, with its limit.
     pub text: String,
-    /// The value that was reached: the median over the rounds.
+    /// The value that was reached: the median over the rounds. As in [`Figure::rounds`].
+    #[serde(deserialize_with = "value")]
     pub reached: f64,
     /// What it was held against.
     pub limit: f64,
     /// Whether less is better.
     pub at_most: bool,
+}
+
+fn value<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
+}
+
+fn values<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<f64>, D::Error> {
+    let values: Vec<Option<f64>> = Vec::deserialize(from)?;
+    Ok(values.into_iter().map(|value| value.unwrap_or(f64::NAN)).collect())
 }
 
 impl Figure {
@@ -202,8 +213,11 @@ fn cell(figure: &Figure) -> String {
     format!("{} ({} to {})", number(figure.median()), number(least), number(most))
 }
 
-/// With as many digits as say something.
+/// With as many digits as say something; `-` for none.
 pub fn number(value: f64) -> String {
+    if value.is_nan() {
+        return "-".into();
+    }
     let digits = match value.abs() {
         size if size >= 100.0 => 0,
         size if size >= 10.0 => 1,
@@ -285,9 +299,8 @@ impl Report {
     pub fn regressions(&self, kept: &Report, factor: f64) -> Vec<Regression> {
         let mut found = Vec::new();
         for target in &self.targets {
-            let Some(before) = kept.targets.iter().find(|before| before.text == target.text) else {
-                continue;
-            };
+            let known = |before: &&Target| before.text == target.text && !before.reached.is_nan();
+            let Some(before) = kept.targets.iter().find(known) else { continue };
             let worse = if target.at_most {
                 target.reached / before.reached
             } else {
@@ -351,6 +364,22 @@ mod tests {
     fn numbers_have_the_digits_that_count() {
         let texts = [0.126, 12.34, 1234.5, 1_234_567.0, -1234.0].map(number);
         assert_eq!(texts, ["0.13", "12.3", "1,234", "1,234,567", "-1,234"]);
+    }
+
+    #[test]
+    fn a_round_without_a_value_is_kept_and_read_again() {
+        let mut report = Report::new("r", "", "", "");
+        let mut table = Table::new("t", &["ours"], &[("p50", "us")]);
+        for value in [f64::NAN, 1.0, 2.0] {
+            table.add(0, &[value]);
+        }
+        report.tables.push(table);
+        report.targets.push(Target::at_most("a", "time", f64::NAN, 1.0));
+        let read: Report = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
+        let rounds = &read.tables[0].rows[0].figures[0].rounds;
+        assert!(rounds[0].is_nan() && rounds[1..] == [1.0, 2.0]);
+        assert!(read.targets[0].reached.is_nan() && !read.targets[0].is_met());
+        assert!(read.regressions(&read, 2.0).is_empty(), "nothing to compare with");
     }
 
     #[test]

@@ -21,7 +21,10 @@ const MOSQUITTO: usize = 1;
 const RUMQTTD: usize = 2;
 const CONTESTANTS: [&str; 3] = ["node", "mosquitto", "rumqttd"];
 const DELIVERED: usize = 0;
+const LATENCY_P50: usize = 0;
 const LATENCY_P99: usize = 1;
+/// Messages a second at rest.
+const REST_RATE: f64 = 500.0;
 
 /// What a node takes by default.
 const IDLE_CONNECTIONS: usize = 10_000;
@@ -85,14 +88,24 @@ pub fn run(plan: &Plan) -> anyhow::Result<Report> {
                     table.ratio(NODE, MOSQUITTO, DELIVERED),
                     wanted,
                 ));
+                if qos == 0 && publishers == 1 && contestants.len() > RUMQTTD {
+                    report.targets.push(Target::at_least(
+                        "broker-rumqttd",
+                        &format!("{}: at least rumqttd's rate", table.title),
+                        table.ratio(NODE, RUMQTTD, DELIVERED),
+                        1.0,
+                    ));
+                }
                 report.tables.push(table);
             }
         }
     }
     for qos in [0, 1] {
-        let (table, target) = latency(plan, &contestants, qos)?;
-        report.tables.push(table);
-        report.targets.push(target);
+        for measure in [at_rest, latency] {
+            let (table, target) = measure(plan, &contestants, qos)?;
+            report.tables.push(table);
+            report.targets.push(target);
+        }
     }
     drop((mosquitto, rumqttd));
     node.process.terminate()?;
@@ -125,34 +138,15 @@ fn throughput(plan: &Plan, contestants: &[Contestant], shape: Shape) -> anyhow::
     Ok(table)
 }
 
+/// Latency from one publisher to one subscriber at half of what mosquitto carries.
 fn latency(plan: &Plan, contestants: &[Contestant], qos: u8) -> anyhow::Result<(Table, Target)> {
-    let shape = Shape {
-        publishers: 1,
-        subscribers: 1,
-        qos,
-        payload_bytes: 64,
-        kept_sessions: false,
-        away: false,
-        rate: None,
-    };
+    let shape = one_to_one(qos);
     let mosquitto = contestants.iter().find(|contestant| contestant.name == MOSQUITTO);
     let mosquitto = mosquitto.context("mosquitto is there")?;
     let most = carry(mosquitto.address, shape, plan.turn, || Ok(()))?.delivered_per_second;
-    let rate = Some(most / 2.0);
-    let mut table = Table::new(
-        &format!("QoS {qos}, 1 to 1, 64 B at {:.0} messages/s: from sending to receiving", most / 2.0),
-        &CONTESTANTS[..contestants.len()],
-        &[("p50", "us"), ("p99", "us")],
-    );
-    for _ in 0..plan.rounds {
-        for contestant in contestants {
-            let mut carried = carry(contestant.address, Shape { rate, ..shape }, plan.turn, || Ok(()))?;
-            table.add(
-                contestant.name,
-                &[carried.latency.quantile_us(0.5), carried.latency.quantile_us(0.99)],
-            );
-        }
-    }
+    let title =
+        format!("QoS {qos}, 1 to 1, 64 B at {:.0} messages/s: from sending to receiving", most / 2.0);
+    let table = latencies(plan, contestants, Shape { rate: Some(most / 2.0), ..shape }, &title)?;
     let target = Target::at_most(
         "broker-latency",
         &format!("QoS {qos}: p99 at half load not above mosquitto's"),
@@ -160,6 +154,46 @@ fn latency(plan: &Plan, contestants: &[Contestant], qos: u8) -> anyhow::Result<(
         1.0,
     );
     Ok((table, target))
+}
+
+/// One message at a time, with nothing else to do.
+fn at_rest(plan: &Plan, contestants: &[Contestant], qos: u8) -> anyhow::Result<(Table, Target)> {
+    let title = format!("QoS {qos}, 1 to 1, 64 B, one message every {} ms", 1e3 / REST_RATE);
+    let table = latencies(plan, contestants, Shape { rate: Some(REST_RATE), ..one_to_one(qos) }, &title)?;
+    let target = Target::at_most(
+        "broker-at-rest",
+        &format!("QoS {qos}: p50 of one message at rest at most 1.1 times mosquitto's"),
+        table.ratio(NODE, MOSQUITTO, LATENCY_P50),
+        1.1,
+    );
+    Ok((table, target))
+}
+
+fn one_to_one(qos: u8) -> Shape {
+    Shape {
+        publishers: 1,
+        subscribers: 1,
+        qos,
+        payload_bytes: 64,
+        kept_sessions: false,
+        away: false,
+        rate: None,
+    }
+}
+
+fn latencies(plan: &Plan, contestants: &[Contestant], shape: Shape, title: &str) -> anyhow::Result<Table> {
+    let figures = [("p50", "us"), ("p99", "us")];
+    let mut table = Table::new(title, &CONTESTANTS[..contestants.len()], &figures);
+    for _ in 0..plan.rounds {
+        for contestant in contestants {
+            let mut carried = carry(contestant.address, shape, plan.turn, || Ok(()))?;
+            table.add(
+                contestant.name,
+                &[carried.latency.quantile_us(0.5), carried.latency.quantile_us(0.99)],
+            );
+        }
+    }
+    Ok(table)
 }
 
 /// What a connection costs that does nothing.

@@ -61,7 +61,13 @@ pub fn run(plan: &Plan) -> anyhow::Result<Report> {
             latency.add(contestant, &[load.samples.quantile_us(0.5), load.samples.quantile_us(0.99)]);
         }
     }
-    for (language, ours, _) in PAIRS {
+    for (language, ours, peer) in PAIRS {
+        report.targets.push(Target::at_most(
+            "mqtt-one-message",
+            &format!("{language}: p50 at most 0.8 times that of the same function behind mosquitto"),
+            latency.ratio(1 + ours, 1 + peer, 0),
+            0.8,
+        ));
         report.targets.push(Target::at_most(
             "mqtt-latency",
             &format!("{language}: p50 at most 3 times the TCP echo's"),

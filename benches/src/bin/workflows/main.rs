@@ -114,8 +114,8 @@ fn main() -> anyhow::Result<()> {
             Plan { binary, rounds: 1, turn, rate, burst, waiting: 10_000, settle }
         }
         false => {
-            let (turn, settle) = (seconds(10), seconds(5));
-            Plan { binary, rounds: 3, turn, rate, burst, waiting: 100_000, settle }
+            let (turn, settle) = (seconds(4), seconds(5));
+            Plan { binary, rounds: 5, turn, rate, burst, waiting: 100_000, settle }
         }
     };
     if arguments.gate {
