@@ -168,7 +168,7 @@ fn closed_loop(
 }
 
 fn targets(report: &mut Report, closed: &Table, open: &[Table; 3], memory: &Table) {
-    let id = "workflows-node-red";
+    let id = "workflows-flow";
     let middle = |table: &Table, row: usize, figure: usize| table.rows[row].figures[figure].median();
     for (row, rate, cpu_us) in [(0, 1.5, 55.0), (1, 2.5, 30.0)] {
         let who = CONTESTANTS[row];
@@ -214,7 +214,7 @@ fn processor_ratio(closed: &Table, row: usize) -> Target {
         "flow of three, {}: processor time of a chain, times Node-RED's and mosquitto's",
         CONTESTANTS[row]
     );
-    Target::at_most("workflows-node-red", &text, closed.ratio(row, NODE_RED, PROCESSOR), 1.0)
+    Target::at_most("workflows-flow", &text, closed.ratio(row, NODE_RED, PROCESSOR), 1.0)
 }
 
 /// Processor time of a chain beside that of its functions: what they share, other work on the machine changes alike.
@@ -226,7 +226,7 @@ fn beside_functions(closed: &Table, alone: &Table, row: usize) -> Target {
     let rounds = |table: &Table| table.rows[row].figures[PROCESSOR].rounds.clone();
     let ratio = |(chain, function): (f64, f64)| chain / (STEPS as f64 * function);
     let ratios: Vec<f64> = rounds(closed).into_iter().zip(rounds(alone)).map(ratio).collect();
-    Target::at_most("workflows-node-red", &text, median(&ratios), 1.0)
+    Target::at_most("workflows-flow", &text, median(&ratios), 1.0)
 }
 
 /// A short form for the gate: the closed loop's processor time beside the peer's, and beside the functions alone. Fresh isolates are not
