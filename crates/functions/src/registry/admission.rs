@@ -3,7 +3,11 @@
 //! A queue in the order of arrival is in that of the *chains*: a step of a workflow instance takes the place that it would have
 //! if it had arrived when the instance started, at most [`MAX_HEAD_START`] ago. Otherwise a function that several steps of a
 //! workflow call would, under a load that it cannot carry, do the first step of all instances before the second of any: all would be late
-//! together. The bound keeps instances that loop for ever from holding up those that come anew.
+//! together. An instance that is older than [`MAX_CHAIN_AGE`] is late already, or loops: its steps wait as all others do, so that
+//! instances that loop for ever delay nobody by more than their turns.
+//!
+//! Steps get a place also where the queue is full. A part of the capacity is kept for the other invocations
+//! ([`Admission::others_share`]), which instances without end would keep out for ever.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,6 +20,10 @@ use tokio::sync::oneshot;
 
 /// By how much a step of a workflow passes invocations that arrived before it, at most.
 pub const MAX_HEAD_START: Duration = Duration::from_secs(2);
+/// Age of a workflow instance beyond which its steps pass nobody.
+pub const MAX_CHAIN_AGE: Duration = Duration::from_secs(5);
+/// One place of a queue in so many is for invocations that are neither durable nor steps of a workflow.
+const OTHERS_SHARE: usize = 4;
 
 /// The permits and the queue of one function.
 pub struct Admission {
@@ -35,7 +43,17 @@ struct State {
     running: u32,
     /// By `since`, if the order is that of arrival.
     waiting: VecDeque<Waiter>,
+    /// How many of them are neither durable nor steps of a workflow.
+    others: usize,
     next_number: u64,
+}
+
+impl State {
+    fn remove(&mut self, at: usize) -> Option<Waiter> {
+        let waiter = self.waiting.remove(at)?;
+        self.others -= usize::from(!waiter.durable);
+        Some(waiter)
+    }
 }
 
 struct Waiter {
@@ -92,7 +110,7 @@ impl Admission {
     /// Takes a permit or a slot in the queue. Does not wait.
     ///
     /// # Errors
-    /// The queue is full, and its policy is not to drop the oldest, or only durable invocations wait.
+    /// The queue is full, also the part for others than durable invocations, and its policy is not to drop the oldest.
     pub fn enter(self: &Arc<Self>) -> Result<Ticket, Full> {
         let mut state = self.state.lock();
         if state.running < self.concurrency {
@@ -100,12 +118,12 @@ impl Admission {
             return Ok(Ticket::Ready(Permit { admission: self.clone(), armed: true }));
         }
         let mut dropped = None;
-        if state.waiting.len() >= self.capacity {
+        if state.waiting.len() >= self.capacity && state.others >= self.others_share() {
             match self.when_full {
                 WhenFull::Reject | WhenFull::Block => return Err(Full),
                 WhenFull::DropOldest => {
                     let oldest = state.waiting.iter().position(|waiter| !waiter.durable);
-                    dropped = Some(oldest.and_then(|at| state.waiting.remove(at)).ok_or(Full)?);
+                    dropped = Some(oldest.and_then(|at| state.remove(at)).ok_or(Full)?);
                 }
             }
         }
@@ -113,6 +131,11 @@ impl Admission {
         drop(state);
         drop(dropped);
         Ok(Ticket::Waiting(slot))
+    }
+
+    /// Invocations that may wait though steps of workflows and durable invocations fill the queue.
+    fn others_share(&self) -> usize {
+        (self.capacity / OTHERS_SHARE).max(1)
     }
 
     /// Takes a permit or a slot for a durable invocation. It always gets one, also over the capacity, and is never dropped,
@@ -132,12 +155,15 @@ impl Admission {
         let number = state.next_number;
         state.next_number += 1;
         let now = Instant::now();
-        let since = now.checked_sub(chain_age.min(MAX_HEAD_START)).unwrap_or(now);
+        let head_start =
+            if chain_age > MAX_CHAIN_AGE { Duration::ZERO } else { chain_age.min(MAX_HEAD_START) };
+        let since = now.checked_sub(head_start).unwrap_or(now);
         let at = match self.order {
             QueueOrder::Fifo => state.waiting.partition_point(|waiter| waiter.since <= since),
             QueueOrder::Lifo => state.waiting.len(),
         };
         state.waiting.insert(at, Waiter { number, since, durable, permit: sender });
+        state.others += usize::from(!durable);
         QueueSlot { admission: self.clone(), number, permit }
     }
 
@@ -179,10 +205,10 @@ impl Admission {
             let waiter = {
                 let mut state = self.state.lock();
                 let next = match self.order {
-                    QueueOrder::Fifo => state.waiting.pop_front(),
-                    QueueOrder::Lifo => state.waiting.pop_back(),
+                    QueueOrder::Fifo => 0,
+                    QueueOrder::Lifo => state.waiting.len().saturating_sub(1),
                 };
-                match next {
+                match state.remove(next) {
                     Some(waiter) => waiter,
                     None => {
                         self.set_running(&mut state, |running| running - 1);
@@ -229,7 +255,7 @@ impl Drop for QueueSlot {
         }
         let mut state = self.admission.state.lock();
         if let Some(index) = state.waiting.iter().position(|waiter| waiter.number == self.number) {
-            state.waiting.remove(index);
+            state.remove(index);
         }
     }
 }
@@ -273,16 +299,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_queue_is_full_of_durable_invocations_as_well() {
-        let admission = admission(1, 2, QueueOrder::Fifo, WhenFull::Reject);
-        let running = ready(admission.enter_durable(Duration::ZERO));
-        let waiting: Vec<_> = (0..2).map(|_| admission.enter_durable(Duration::ZERO)).collect();
-        assert!(admission.is_full() && admission.enter().is_err());
-        let beyond = admission.enter_durable(Duration::ZERO);
-        assert_eq!(admission.load(), (1, 3));
-        drop((running, waiting));
+    async fn steps_fill_a_queue_but_for_the_share_of_others() {
+        let admission = admission(1, 8, QueueOrder::Fifo, WhenFull::Reject);
+        let running = ready(admission.enter().unwrap());
+        let mut steps: Vec<_> = (0..8).map(|_| admission.enter_durable(Duration::ZERO)).collect();
+        assert!(admission.is_full());
+        let mut others: Vec<_> = (0..2).map(|_| admission.enter().unwrap()).collect();
+        assert_eq!(admission.enter().err(), Some(Full), "a quarter of 8");
+        steps.push(admission.enter_durable(Duration::ZERO));
+        assert_eq!(admission.load(), (1, 11));
+        // One of the others leaves, one gets its permit: each makes room for one more.
+        drop(others.pop());
+        others.push(admission.enter().unwrap());
+        assert!(admission.enter().is_err());
+        drop((running, steps));
+        let _permit = others.remove(0).permit().await.unwrap();
         assert!(!admission.is_full());
-        drop(beyond);
+        assert_eq!(admission.load(), (1, 1));
     }
 
     #[tokio::test]
@@ -304,15 +337,15 @@ mod tests {
     async fn a_step_of_a_chain_passes_what_arrived_after_the_chain() {
         let admission = admission(1, 10, QueueOrder::Fifo, WhenFull::Reject);
         let running = ready(admission.enter().unwrap());
-        // Long ago, within the bound; then two steps of one chain, and one that is older than the bound allows.
+        // Out of the order of their chains, two of them of one chain.
         let arrived = admission.enter_durable(Duration::from_secs(1));
         let first = admission.enter().unwrap();
         let steps = [1500, 1500].map(|ms| admission.enter_durable(Duration::from_millis(ms)));
-        let looping = admission.enter_durable(Duration::from_secs(3600));
+        let oldest = admission.enter_durable(MAX_CHAIN_AGE);
         let last = admission.enter().unwrap();
         let mut permit = running;
         let [second_step, third_step] = steps;
-        for next in [looping, second_step, third_step, arrived, first, last] {
+        for next in [oldest, second_step, third_step, arrived, first, last] {
             drop(permit);
             permit = next.permit().await.unwrap();
         }
@@ -321,14 +354,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_chain_without_end_delays_others_by_the_bound_only() {
+    async fn a_step_of_a_chain_that_loops_passes_nobody() {
         let admission = admission(1, 10, QueueOrder::Fifo, WhenFull::Reject);
         let running = ready(admission.enter().unwrap());
-        let waits = admission.enter_durable(MAX_HEAD_START);
-        let looping = admission.enter_durable(Duration::MAX);
+        let waits = admission.enter().unwrap();
+        let looping = admission.enter_durable(MAX_CHAIN_AGE + Duration::from_millis(1));
         drop(running);
-        let permit = waits.permit().await.unwrap();
-        drop(permit);
+        drop(waits.permit().await.unwrap());
         looping.permit().await.unwrap();
     }
 
