@@ -7,7 +7,7 @@
 //! instances that loop for ever delay nobody by more than their turns.
 //!
 //! Steps get a place also where the queue is full. A part of the capacity is kept for the other invocations
-//! ([`Admission::others_share`]), which instances without end would keep out for ever.
+//! (`others_share`), which instances without end would keep out for ever.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
