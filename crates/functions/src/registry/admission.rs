@@ -1,13 +1,13 @@
 //! Admission control of one function: limit of concurrent invocations, bounded queue, rejection.
 //!
 //! A queue in the order of arrival is in that of the *chains*: a step of a workflow instance takes the place that it would have
-//! if it had arrived when the instance started, at most [`MAX_HEAD_START`] ago. Otherwise a function that several steps of a
-//! workflow call would, under a load that it cannot carry, do the first step of all instances before the second of any: all would be late
-//! together. An instance that is older than [`MAX_CHAIN_AGE`] is late already, or loops: its steps wait as all others do, so that
-//! instances that loop for ever delay nobody by more than their turns.
+//! if it had arrived when the instance started, at most [`MAX_HEAD_START`] ago. Otherwise, under a load that it cannot carry, a
+//! function that several steps of a workflow call would do the first step of all instances before the second of any, and all instances
+//! would be late. An instance that is older than [`MAX_CHAIN_AGE`] is late already, or loops: its steps wait like all other
+//! invocations, so that an endless instance delays them by its turns only.
 //!
-//! Steps get a place also where the queue is full. A part of the capacity is kept for the other invocations
-//! (`others_share`), which instances without end would keep out for ever.
+//! Steps get a place even if the queue is full. A part of the capacity (`others_share`) is reserved for the other invocations, which
+//! endless instances would otherwise shut out.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use edgefaas_manifest::{Limits, QueueOrder, WhenFull};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// By how much a step of a workflow passes invocations that arrived before it, at most.
-pub const MAX_HEAD_START: Duration = Duration::from_secs(2);
-/// Age of a workflow instance beyond which its steps pass nobody.
-pub const MAX_CHAIN_AGE: Duration = Duration::from_secs(5);
-/// One place of a queue in so many is for invocations that are neither durable nor steps of a workflow.
+/// Maximum time by which a step of a workflow passes invocations that arrived before it.
+const MAX_HEAD_START: Duration = Duration::from_secs(2);
+/// Age of a workflow instance beyond which its steps pass no other invocation.
+const MAX_CHAIN_AGE: Duration = Duration::from_secs(5);
+/// Divisor of the capacity: the share that is reserved for invocations that are neither durable nor steps of a workflow.
 const OTHERS_SHARE: usize = 4;
 
 /// The permits and the queue of one function.
@@ -43,7 +43,7 @@ struct State {
     running: u32,
     /// By `since`, if the order is that of arrival.
     waiting: VecDeque<Waiter>,
-    /// How many of them are neither durable nor steps of a workflow.
+    /// Number of waiting invocations that are neither durable nor steps of a workflow.
     others: usize,
     next_number: u64,
 }
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_step_of_a_chain_that_loops_passes_nobody() {
+    async fn a_step_of_an_old_chain_passes_no_other_invocation() {
         let admission = admission(1, 10, QueueOrder::Fifo, WhenFull::Reject);
         let running = ready(admission.enter().unwrap());
         let waits = admission.enter().unwrap();
