@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use edgefaas_broker::Message;
-use edgefaas_functions::invocation::{InvocationError, MAX_DEPTH, Outcome};
+use edgefaas_functions::invocation::{InvocationError, MAX_DEPTH, Outcome, OverBudget};
 use edgefaas_functions::registry::{LiveFunction, LiveWorkflow};
 use edgefaas_functions::trace::{new_trace_parent, trace_id, with_context};
 use edgefaas_isolates::Reply;
@@ -58,8 +58,10 @@ impl Coordinator {
         let full =
             |capacity: usize| InvocationError::QueueFull { function: name(), capacity: capacity as u32 };
         // A running instance may still start children, so that it can finish.
-        if start.depth == 0 && self.running.load(Relaxed) >= limits.running {
-            return Err(full(limits.running));
+        if start.depth == 0 && !self.may_run_another(&workflow) {
+            let own = workflow.figures.running.load(Relaxed);
+            let error = OverBudget::Running { max: limits.running, own };
+            return Err(InvocationError::OverBudget { workflow: name(), error });
         }
         let is_durable = workflow.program.durable || start.kept_call.is_some();
         if start.depth == 0
@@ -144,8 +146,7 @@ impl Coordinator {
         let workflow = start.workflow.clone();
         let result = match self.enter_workflow(start) {
             Err(error) => {
-                workflow.figures.rejected.fetch_add(1, Relaxed);
-                self.figures.rejected.fetch_add(1, Relaxed);
+                self.count_rejected(&workflow);
                 Err(error)
             }
             Ok(running) => {
@@ -309,9 +310,13 @@ impl Coordinator {
         if runs != state.registered.is_running {
             state.registered.is_running = runs;
             match runs {
-                true => drop(self.running.fetch_add(1, Relaxed)),
+                true => {
+                    self.running.fetch_add(1, Relaxed);
+                    running.workflow.figures.running.fetch_add(1, Relaxed);
+                }
                 false => {
                     self.running.fetch_sub(1, Relaxed);
+                    running.workflow.figures.running.fetch_sub(1, Relaxed);
                     self.room.notify_one();
                 }
             }

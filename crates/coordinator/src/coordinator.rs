@@ -41,6 +41,8 @@ use super::tokens::Tokens;
 
 /// A workflow with fewer instances may always start a small instance.
 const GUARANTEED_INSTANCES: u64 = 4;
+/// Part of the maximum of running instances that each workflow may run although that maximum is reached.
+const GUARANTEED_SHARE: usize = 16;
 
 /// Limits of the instances of a node.
 #[derive(Debug, Clone, Copy)]
@@ -319,6 +321,22 @@ impl Coordinator {
     /// True if a workflow has fewer than [`GUARANTEED_INSTANCES`] instances: it may start a small one beyond the budget.
     pub(crate) fn may_exceed_budget(workflow: &LiveWorkflow) -> bool {
         workflow.figures.live.load(Ordering::Relaxed) < GUARANTEED_INSTANCES
+    }
+
+    /// True if a workflow may start another root instance. Beyond the limit of the node it may while it runs less than a sixteenth
+    /// of that itself, so that instances that never end leave room to other workflows; up to twice the limit in all.
+    pub(crate) fn may_run_another(&self, workflow: &LiveWorkflow) -> bool {
+        let (running, limit) = (self.running.load(Ordering::Relaxed), self.limits.running);
+        let guaranteed = (limit / GUARANTEED_SHARE).max(1) as u64;
+        running < limit
+            || running < limit.saturating_mul(2)
+                && workflow.figures.running.load(Ordering::Relaxed) < guaranteed
+    }
+
+    /// Counts a start that found no room.
+    pub fn count_rejected(&self, workflow: &LiveWorkflow) {
+        workflow.figures.rejected.fetch_add(1, Ordering::Relaxed);
+        self.figures.rejected.fetch_add(1, Ordering::Relaxed);
     }
 
     /// True if a workflow may start an instance of `bytes` bytes: it fits the budget, or may exceed it.

@@ -146,6 +146,7 @@ impl Coordinator {
         self.timers.set(running.id, state.registered.due_ms.take(), None);
         if std::mem::replace(&mut state.registered.is_running, false) {
             self.running.fetch_sub(1, Relaxed);
+            running.workflow.figures.running.fetch_sub(1, Relaxed);
         }
         for (_, call) in state.open.calls.drain(..) {
             call.notify_one();

@@ -150,10 +150,10 @@ impl Coordinator {
                 let (depth, payload_bytes) = (offered.arrival.depth, offered.arrival.payload_bytes);
                 if depth == 0 && self.is_out_of_room_for(workflow, payload_bytes) {
                     if can_refuse {
+                        workflow.figures.rejected.fetch_add(1, Relaxed);
                         return Err(self.refusal(publishing));
                     }
-                    self.figures.rejected.fetch_add(1, Relaxed);
-                    workflow.figures.rejected.fetch_add(1, Relaxed);
+                    self.count_rejected(workflow);
                     return Ok(());
                 }
                 if !workflow.needs_lane {
@@ -227,7 +227,7 @@ impl Coordinator {
         let max_instances = workflow.program.max_instances.filter(|_| !has_rule(&workflow.program));
         max_instances.is_some_and(|max| workflow.figures.live.load(Relaxed) >= max)
             || !self.has_room_for(workflow, INSTANCE_BYTES.saturating_add(bytes))
-            || self.running.load(Relaxed) >= self.limits.running
+            || !self.may_run_another(workflow)
             || !workflow.program.durable && self.full_function(workflow).is_some()
             || self.instances.lock().len() >= self.limits.instances
             || self.broker.wal().is_full()
@@ -239,8 +239,7 @@ impl Coordinator {
         match self.enter_workflow(start) {
             Ok(running) => self.begin_of_key(publishing, running, None, key),
             Err(error) => {
-                workflow.figures.rejected.fetch_add(1, Relaxed);
-                self.figures.rejected.fetch_add(1, Relaxed);
+                self.count_rejected(&workflow);
                 self.logs.add(
                     &workflow.name,
                     "",

@@ -2,7 +2,6 @@
 //! durable queue keeps them beside the outcomes of functions.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use edgefaas_functions::durable::{
     EndedKey, ExternalCall, ExternalEnd, ExternalKept, ExternalState, KeyClaim,
@@ -75,8 +74,7 @@ impl Coordinator {
             })
         });
         if stored.is_err() {
-            workflow.figures.rejected.fetch_add(1, Relaxed);
-            self.figures.rejected.fetch_add(1, Relaxed);
+            self.count_rejected(&workflow);
             self.durable.external_not_stored(id);
         }
         stored

@@ -229,7 +229,7 @@ impl Coordinator {
         match self.enter_workflow(start) {
             Ok(running) => Some(running),
             Err(error) => {
-                workflow.figures.rejected.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                self.count_rejected(&workflow);
                 let text = format!("not started: {error}");
                 self.logs.add(&workflow.name, "", edgefaas_isolates::LogLevel::Warn, text);
                 self.after_end(&workflow.name);

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use edgefaas_broker::{Change, Space};
@@ -204,8 +203,7 @@ impl Coordinator {
                 let _ = tokio::time::timeout(ROOM_WAIT, self.room.notified()).await;
                 continue;
             }
-            start.workflow.figures.rejected.fetch_add(1, Relaxed);
-            self.figures.rejected.fetch_add(1, Relaxed);
+            self.count_rejected(&start.workflow);
             let text = format!("an event starts no instance: {error}");
             self.logs.add(&start.workflow.name, "", LogLevel::Warn, text);
             return None;

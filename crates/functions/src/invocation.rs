@@ -176,6 +176,17 @@ pub enum OverBudget {
         /// The limit.
         max_bytes: usize,
     },
+    /// The node runs the maximum number of root instances, and the workflow has its share of them.
+    #[error(
+        "this node runs {max} workflow instances, the maximum (workflows.running), {own} of them of this workflow; \
+         `edgefaas workflow list` shows them; try again later"
+    )]
+    Running {
+        /// The limit.
+        max: usize,
+        /// Running instances of the workflow.
+        own: u64,
+    },
     /// All instances of the node together would hold more bytes than they may.
     #[error(
         "the workflow instances of this node hold {max_bytes} bytes (workflows.memory); try again later"

@@ -217,7 +217,8 @@ impl TriggerHook {
             let keep = Keep { key: Some(key), auth: None };
             start.kept_call = Some(KeptCall::new(keep, Some(request_id)));
         }
-        let running = targets.coordinator.enter_workflow(start)?;
+        let entered = targets.coordinator.enter_workflow(start);
+        let running = entered.inspect_err(|_| targets.coordinator.count_rejected(workflow))?;
         targets.coordinator.begin_with(publishing, running, claim);
         Ok(Verdict::Consume)
     }

@@ -67,6 +67,8 @@ pub struct WorkflowFigures {
     pub rejected: AtomicU64,
     /// Number of instances that have not ended.
     pub live: AtomicU64,
+    /// Number of instances that run a task.
+    pub running: AtomicU64,
     pub duration_us: AtomicU64,
     /// The last time that a dropped event was logged, in milliseconds of the node's own clock; 0 for never.
     pub drop_logged_ms: AtomicU64,

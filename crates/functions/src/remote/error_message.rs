@@ -175,6 +175,8 @@ impl From<&InvocationError> for ErrorMessage {
             E::Cancelled { function } => (Kind::Cancelled, function.as_str()),
             E::OverBudget { workflow, error } => {
                 let (kind, root, max) = match error {
+                    // Only a root instance is refused so, and it starts on the node at which its event arrives.
+                    OverBudget::Running { max, .. } => (Kind::QueueFull, None, max),
                     OverBudget::Descendants { root, max } => (Kind::TooManyDescendants, Some(root), max),
                     OverBudget::RootBytes { root, max_bytes } => {
                         (Kind::TooManyRootBytes, Some(root), max_bytes)

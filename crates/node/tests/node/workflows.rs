@@ -149,6 +149,51 @@ async fn too_many_instances_push_back() {
     waiting(&mut node, 3).await;
 }
 
+/// The value of a metric without labels.
+async fn metric(node: &TestNode, name: &str) -> u64 {
+    let metrics = node.metrics().await;
+    let text = String::from_utf8_lossy(metrics.body());
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.unwrap_or_else(|| panic!("no {name} in {text}")).parse().expect("a number")
+}
+
+#[tokio::test]
+async fn instances_that_fill_the_node_leave_room_to_other_workflows() {
+    let mut node = TestNode::start_with(|config| config.workflows.running = 16).await;
+    deploy(
+        &mut node,
+        "app = \"t\"\nworkflows = [\"*.yaml\"]\n[functions.slow]\nmain = \"slow.js\"\nlimits = { timeout = \"60s\", \
+         concurrency = 32 }\n",
+        &[("slow", "export default () => new Promise(done => setTimeout(done, 55000))")],
+        &[
+            &flow("busy", "do:\n  - a: { call: slow }\n"),
+            &flow("fine", "do:\n  - a: { set: { x: 1 } }\n"),
+        ],
+    )
+    .await;
+    for _ in 0..16 {
+        publish(&node, "$faas/wf/busy/invoke", b"{}").await;
+    }
+    let until = tokio::time::Instant::now() + PATIENCE;
+    while metric(&node, "edgefaas_workflow_instances_running").await < 16 {
+        assert!(tokio::time::Instant::now() < until, "16 instances run");
+        tokio::task::yield_now().await;
+    }
+    let refused = node.post("/workflows/busy", "{}").await;
+    assert_eq!(refused.status().as_u16(), 429);
+    let detail = json(&refused)["detail"].as_str().unwrap().to_owned();
+    assert!(
+        detail.contains("runs 16 workflow instances, the maximum (workflows.running), 16 of them"),
+        "{detail}"
+    );
+    let before = metric(&node, "edgefaas_workflow_rejected_total").await;
+    publish(&node, "$faas/wf/busy/invoke", b"{}").await;
+    assert_eq!(metric(&node, "edgefaas_workflow_rejected_total").await, before + 1, "one over MQTT");
+    for _ in 0..5 {
+        assert_eq!(json(&node.post("/workflows/fine", "{}").await), json!({"x": 1}));
+    }
+}
+
 #[tokio::test]
 async fn an_endless_loop_ends_and_does_not_block_others() {
     let mut node = TestNode::start().await;
