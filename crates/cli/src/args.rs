@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use edgefaas_client::app::COLLECT;
 use edgefaas_client::args::{self as client, Global};
 use edgefaas_client::exit;
+use edgefaas_node::access::Role;
 use edgefaas_platform::{LABEL_RULE, is_label};
 
 /// Turns a Linux box into a serverless node: an MQTT broker that runs WebAssembly functions.
@@ -305,6 +306,16 @@ pub enum Users {
     Add {
         /// The user's name
         name: String,
+        /// What the user may do at the control port; without it the user may use MQTT only
+        #[arg(long)]
+        role: Option<UserRole>,
+    },
+    /// Set what a user may do at the control port and its dashboard
+    Role {
+        /// The user's name
+        name: String,
+        /// `none` for a user of MQTT alone
+        role: UserRole,
     },
     /// Change a user's password; reads it from stdin, or asks for it without echo
     Passwd {
@@ -316,10 +327,35 @@ pub enum Users {
         /// The user's name
         name: String,
     },
-    /// List the names of the users
+    /// List the users with their roles
     List,
     /// Read users, access rules, token keys and certificates again; connections stay open
     Reload,
+}
+
+/// A role at the control port, or none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum UserRole {
+    /// Use MQTT only
+    None,
+    /// See everything but secrets
+    Look,
+    /// Also invoke, publish, retry, cancel, change objects, and roll back
+    Operate,
+    /// Also deploy, remove, and change secrets, users and the cluster
+    Administer,
+}
+
+impl UserRole {
+    /// The role; `None` for a user of MQTT alone.
+    pub fn role(self) -> Option<Role> {
+        match self {
+            Self::None => None,
+            Self::Look => Some(Role::Look),
+            Self::Operate => Some(Role::Operate),
+            Self::Administer => Some(Role::Administer),
+        }
+    }
 }
 
 /// The name of a zone or a label.

@@ -94,6 +94,7 @@ mod tests {
             mqtts: None,
             control: "127.0.0.1:7070".parse().unwrap(),
             control_tls: false,
+            has_dashboard: true,
         };
         assert_eq!(
             hints(&manifest, &addresses),

@@ -171,6 +171,7 @@ impl Control for Server {
         let request = request.into_inner();
         let line = |message: &str| {
             Ok(proto::LogLine {
+                number: 0,
                 function: request.function.clone(),
                 level: "info".into(),
                 message: message.into(),
@@ -328,7 +329,7 @@ impl Control for Server {
     }
 
     async fn add_user(&self, request: Request<proto::AddUserRequest>) -> Answer<proto::AddUserResponse> {
-        let proto::AddUserRequest { name, password } = request.into_inner();
+        let proto::AddUserRequest { name, password, .. } = request.into_inner();
         self.users.lock().unwrap().push((name, password));
         Ok(Response::new(proto::AddUserResponse {}))
     }
@@ -337,6 +338,10 @@ impl Control for Server {
         &self,
         request: Request<proto::SetPasswordRequest>,
     ) -> Answer<proto::SetPasswordResponse> {
+        Err(Status::not_found(format!("there is no user `{}`", request.into_inner().name)))
+    }
+
+    async fn set_role(&self, request: Request<proto::SetRoleRequest>) -> Answer<proto::SetRoleResponse> {
         Err(Status::not_found(format!("there is no user `{}`", request.into_inner().name)))
     }
 
@@ -351,7 +356,8 @@ impl Control for Server {
 
     async fn list_users(&self, _: Request<proto::ListUsersRequest>) -> Answer<proto::ListUsersResponse> {
         let names = self.users.lock().unwrap().iter().map(|(name, _)| name.clone()).collect();
-        Ok(Response::new(proto::ListUsersResponse { names }))
+        // As a node before roles.
+        Ok(Response::new(proto::ListUsersResponse { names, users: Vec::new() }))
     }
 
     async fn list_queues(

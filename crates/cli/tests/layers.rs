@@ -6,7 +6,7 @@ use std::process::Command;
 /// Crates by layer, from the ground up. A crate may use those of lower layers.
 const LAYERS: [&[&str]; 10] = [
     &["platform", "js-abi", "testnet"],
-    &["broker", "cluster", "crdt", "isolates", "workflow"],
+    &["broker", "cluster", "crdt", "dashboard", "isolates", "workflow"],
     &["api", "manifest"],
     &["state"],
     &["client", "functions"],

@@ -381,6 +381,7 @@ mod tests {
     fn text_of_a_function_cannot_look_like_a_line_of_the_cli() {
         let line = |message: &str| {
             let line = proto::LogLine {
+                number: 0,
                 function: "f\n\x1b[2J".into(),
                 level: "info".into(),
                 message: message.into(),

@@ -72,6 +72,8 @@ pub struct NodeConfig {
     pub workflows: WorkflowsSection,
     /// See [`TracesSection`].
     pub traces: TracesSection,
+    /// See [`DashboardSection`].
+    pub dashboard: DashboardSection,
 }
 
 impl Default for NodeConfig {
@@ -100,7 +102,26 @@ impl Default for NodeConfig {
             objects: ObjectsSection::default(),
             workflows: WorkflowsSection::default(),
             traces: TracesSection::default(),
+            dashboard: DashboardSection::default(),
         }
+    }
+}
+
+/// `[dashboard]`: the pages at the control port.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct DashboardSection {
+    /// Serves them, and accepts sign-ins.
+    #[serde(rename = "enabled")]
+    pub is_enabled: bool,
+    /// Time from the last request to the end of a session; at most 12 hours from the sign-in.
+    #[serde(with = "humantime_serde")]
+    pub session: Duration,
+}
+
+impl Default for DashboardSection {
+    fn default() -> Self {
+        Self { is_enabled: true, session: Duration::from_secs(3600) }
     }
 }
 

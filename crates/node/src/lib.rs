@@ -17,6 +17,7 @@ mod memory_pressure;
 pub mod metrics;
 mod node;
 mod object_expiry;
+mod own_origin;
 pub mod platform;
 mod settings;
 pub mod tls;

@@ -33,6 +33,8 @@ pub struct Addresses {
     pub control: SocketAddr,
     /// True if the control API speaks TLS.
     pub control_tls: bool,
+    /// True if the control port has pages for browsers.
+    pub has_dashboard: bool,
 }
 
 impl Addresses {
@@ -44,6 +46,11 @@ impl Addresses {
     /// URL of the control API.
     pub fn control_url(&self) -> String {
         url(self.control, self.control_tls)
+    }
+
+    /// URL of the pages for browsers, if the control port has them.
+    pub fn dashboard_url(&self) -> Option<String> {
+        self.has_dashboard.then(|| format!("{}/", self.control_url()))
     }
 }
 
@@ -115,6 +122,7 @@ impl Listeners {
                 .map(|(mqtts, configured)| bound(mqtts, configured)),
             control: bound(&self.control, config.control),
             control_tls: !is_loopback(config.control.ip()),
+            has_dashboard: cfg!(feature = "dashboard") && config.dashboard.is_enabled,
         }
     }
 }

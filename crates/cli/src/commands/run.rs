@@ -59,14 +59,16 @@ pub fn announce_ready(
             "mqtt": format!("mqtt://{mqtt}"),
             "mqtts": addresses.mqtts.map(|mqtts| format!("mqtts://{mqtts}")),
             "control": control,
+            "dashboard": addresses.dashboard_url(),
             "tls_fingerprint": fingerprint,
             "data_dir": data_dir,
         }));
     }
     let mqtts = addresses.mqtts.map(|mqtts| format!(" mqtts=mqtts://{mqtts}")).unwrap_or_default();
     let fingerprint = fingerprint.map(|text| format!(" tls-fingerprint={text}")).unwrap_or_default();
+    let dashboard = addresses.dashboard_url().map(|url| format!(" dashboard={url}")).unwrap_or_default();
     let line = format!(
-        "ready http={http} mqtt=mqtt://{mqtt}{mqtts} control={control}{fingerprint} data-dir={}\n",
+        "ready http={http} mqtt=mqtt://{mqtt}{mqtts} control={control}{dashboard}{fingerprint} data-dir={}\n",
         data_dir.display()
     );
     output::text(&line)

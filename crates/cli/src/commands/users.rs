@@ -1,4 +1,4 @@
-//! `edgefaas users add|passwd|rm|list|reload`
+//! `edgefaas users add|role|passwd|rm|list|reload`
 
 use std::path::PathBuf;
 
@@ -9,7 +9,9 @@ use edgefaas_client::args::{Format, Global};
 use edgefaas_client::connection::{self, Client};
 use edgefaas_client::exit::{self, Exit, Failure};
 use edgefaas_client::{input, output};
-use edgefaas_node::access::{UserChange, Users, UsersError, change_users, hash_password, is_user_name};
+use edgefaas_node::access::{
+    Role, UserChange, Users, UsersError, change_users, hash_password, is_user_name,
+};
 use edgefaas_state::store::DirLock;
 use serde_json::json;
 
@@ -28,12 +30,23 @@ enum Keeper {
 
 pub async fn run(args: &args::Users, global: &Global) -> anyhow::Result<()> {
     match args {
-        args::Users::Add { name } => {
+        args::Users::Add { name, role } => {
             check_name(name)?;
             let mut keeper = keeper(global, true).await?;
             let password = keeper.new_password(name, global).await?;
-            keeper.add(name, password).await?;
-            done(name, true, &format!("{name} can connect"), global)
+            let role = role.and_then(args::UserRole::role);
+            keeper.add(name, password, role).await?;
+            let also = role.map_or(String::new(), |role| format!(", and sign in with the role {role}"));
+            done(name, true, &format!("{name} can connect{also}"), global)
+        }
+        args::Users::Role { name, role } => {
+            let role = role.role();
+            keeper(global, false).await?.set_role(name, role).await?;
+            let text = match role {
+                Some(role) => format!("{name} has the role {role}"),
+                None => format!("{name} has no role"),
+            };
+            done(name, true, &text, global)
         }
         args::Users::Passwd { name } => {
             check_name(name)?;
@@ -61,15 +74,16 @@ impl Keeper {
         Ok(password)
     }
 
-    async fn add(&mut self, name: &str, password: String) -> anyhow::Result<()> {
+    async fn add(&mut self, name: &str, password: String, role: Option<Role>) -> anyhow::Result<()> {
         match self {
             Self::Node(client) => {
-                let request = proto::AddUserRequest { name: name.to_owned(), password };
+                let request =
+                    proto::AddUserRequest { name: name.to_owned(), password, role: text_of(role) };
                 client.add_user(request).await.map_err(|status| connection::failure(&status))?;
             }
             Self::File { dir, .. } => {
                 let hash = hash_password(password.as_bytes())?;
-                change_users(dir, name, UserChange::Add(&hash)).map_err(failure)?;
+                change_users(dir, name, UserChange::Add(&hash, role)).map_err(failure)?;
             }
         }
         Ok(())
@@ -89,6 +103,19 @@ impl Keeper {
         Ok(())
     }
 
+    async fn set_role(&mut self, name: &str, role: Option<Role>) -> anyhow::Result<()> {
+        match self {
+            Self::Node(client) => {
+                let request = proto::SetRoleRequest { name: name.to_owned(), role: text_of(role) };
+                client.set_role(request).await.map_err(|status| connection::failure(&status))?;
+            }
+            Self::File { dir, .. } => {
+                change_users(dir, name, UserChange::SetRole(role)).map_err(failure)?;
+            }
+        }
+        Ok(())
+    }
+
     async fn remove(&mut self, name: &str) -> anyhow::Result<()> {
         match self {
             Self::Node(client) => {
@@ -102,13 +129,22 @@ impl Keeper {
         Ok(())
     }
 
-    async fn list(&mut self) -> anyhow::Result<Vec<String>> {
+    /// Names and roles; an empty text is none.
+    async fn list(&mut self) -> anyhow::Result<Vec<(String, String)>> {
         match self {
             Self::Node(client) => {
                 let listed = client.list_users(proto::ListUsersRequest {}).await;
-                Ok(listed.map_err(|status| connection::failure(&status))?.into_inner().names)
+                let listed = listed.map_err(|status| connection::failure(&status))?.into_inner();
+                // An earlier version of the node gives names only.
+                if listed.users.is_empty() {
+                    return Ok(listed.names.into_iter().map(|name| (name, String::new())).collect());
+                }
+                Ok(listed.users.into_iter().map(|user| (user.name, user.role)).collect())
             }
-            Self::File { dir, .. } => Ok(Users::load(dir)?.names().map(str::to_owned).collect()),
+            Self::File { dir, .. } => {
+                let users = Users::load(dir)?;
+                Ok(users.names().map(|name| (name.to_owned(), text_of(users.role(name)))).collect())
+            }
         }
     }
 }
@@ -153,10 +189,26 @@ fn check_name(name: &str) -> anyhow::Result<()> {
     Err(Failure::new(Exit::Usage, message))
 }
 
-fn list(names: Vec<String>, global: &Global) -> anyhow::Result<()> {
+fn text_of(role: Option<Role>) -> String {
+    role.map(Role::name).unwrap_or_default().to_owned()
+}
+
+fn list(users: Vec<(String, String)>, global: &Global) -> anyhow::Result<()> {
     match global.output {
-        Format::Json => output::json(&json!({ "users": names })),
-        Format::Table => output::text(&names.iter().map(|name| format!("{name}\n")).collect::<String>()),
+        Format::Json => {
+            let names: Vec<_> = users.iter().map(|(name, _)| name).collect();
+            let roles = users.iter().filter(|(_, role)| !role.is_empty());
+            let roles: serde_json::Map<_, _> =
+                roles.map(|(name, role)| (name.clone(), json!(role))).collect();
+            output::json(&json!({ "users": names, "roles": roles }))
+        }
+        Format::Table => {
+            let line = |(name, role): &(String, String)| match role.is_empty() {
+                true => format!("{name}\n"),
+                false => format!("{name}  {role}\n"),
+            };
+            output::text(&users.iter().map(line).collect::<String>())
+        }
     }
 }
 

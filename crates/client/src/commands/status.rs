@@ -32,6 +32,7 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
             "mqtts": (!addresses.mqtts.is_empty()).then_some(addresses.mqtts),
             "tls_fingerprint": (!status.tls_fingerprint.is_empty()).then_some(status.tls_fingerprint),
             "control": addresses.control,
+            "dashboard": (!addresses.dashboard.is_empty()).then_some(addresses.dashboard),
             "rss_bytes": status.rss_bytes,
             "apps": status.apps,
             "functions": status.functions,
@@ -63,6 +64,7 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
         ("http", secure(addresses.http, addresses.http_tls)),
         ("mqtt", format!("{}, {} connections", addresses.mqtt, status.mqtt_connections)),
         ("control", secure(addresses.control, addresses.control_tls)),
+        ("dashboard", addresses.dashboard),
         ("memory", memory_text(status.rss_bytes, status.memory.as_ref())),
         ("budgets", status.memory.as_ref().map(budgets_text).unwrap_or_default()),
         ("apps", format!("{} with {} functions", status.apps, status.functions)),
@@ -71,6 +73,8 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
         ("invoked", format!("{} times, {} failed", status.invocations, status.failures)),
         ("pending", format!("{} durable invocations", status.pending)),
     ];
+    // A node without it, or of an earlier version.
+    lines.retain(|(name, text)| *name != "dashboard" || !text.is_empty());
     if status.recovering > 0 {
         let from: Vec<_> = status.recovering_from.iter().map(|member| output::line(member)).collect();
         lines.push((

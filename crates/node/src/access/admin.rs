@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::sessions::Credential;
 use super::users::{Change, hash_password};
-use super::{Access, AccessSection, Policy, PolicyError, Users, UsersError, users};
+use super::{Access, AccessSection, Policy, PolicyError, Role, Users, UsersError, users};
 use crate::tls::{Tls, TlsError};
 
 /// Minimum interval between two checks for expired tokens: an expired session stays listed until it is disconnected.
@@ -72,9 +72,16 @@ impl AccessControl {
         control
     }
 
-    /// The names of all users.
-    pub fn users(&self) -> Vec<String> {
-        self.access.policy().users().names().map(str::to_owned).collect()
+    /// The names and roles of all users.
+    pub fn users(&self) -> Vec<(String, Option<Role>)> {
+        let policy = self.access.policy();
+        let users = policy.users();
+        users.names().map(|name| (name.to_owned(), users.role(name))).collect()
+    }
+
+    /// The users, rules and tokens in force.
+    pub fn access(&self) -> &Arc<Access> {
+        &self.access
     }
 
     /// The fingerprint of the server's certificate, if a listener speaks TLS.
@@ -86,11 +93,24 @@ impl AccessControl {
     ///
     /// # Errors
     /// The user is invalid or exists, or the file cannot be written; users are unchanged.
-    pub async fn add_user(&self, name: String, password: String) -> Result<(), UsersError> {
+    pub async fn add_user(
+        &self,
+        name: String,
+        password: String,
+        role: Option<Role>,
+    ) -> Result<(), UsersError> {
         self.change(move |dir| {
-            users::change(&dir, &name, Change::Add(&hash_password(password.as_bytes())?))
+            users::change(&dir, &name, Change::Add(&hash_password(password.as_bytes())?, role))
         })
         .await
+    }
+
+    /// Gives a user another role at the control API, or none. Requests of the user's sessions have it from now on.
+    ///
+    /// # Errors
+    /// The user does not exist, or the file cannot be written; users are unchanged.
+    pub async fn set_role(&self, name: String, role: Option<Role>) -> Result<(), UsersError> {
+        self.change(move |dir| users::change(&dir, &name, Change::SetRole(role))).await
     }
 
     /// Changes a user's password. Existing connections stay.

@@ -11,8 +11,10 @@ mod filter;
 mod hook;
 mod jwt;
 mod passwords;
+mod role;
 mod rules;
 mod sessions;
+mod sign_in;
 mod users;
 
 use std::net::{IpAddr, SocketAddr};
@@ -31,7 +33,9 @@ pub use failed_logins::FailedLogins;
 pub use filter::ClientNames;
 pub use hook::AccessHook;
 pub use jwt::{Claims, Jwt, JwtError, JwtKeyError, JwtSection};
+pub use role::{Role, UnknownRole};
 pub use rules::{Action, Rules};
+pub use sign_in::{SignInError, SignedIn};
 pub use users::{
     Change as UserChange, Users, UsersError, change as change_users, hash_password, is_user_name,
 };

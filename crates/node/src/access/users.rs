@@ -1,4 +1,4 @@
-//! The users and their password hashes: `users.toml` in the data directory.
+//! The users with their password hashes and roles: `users.toml` in the data directory.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Deserializer};
 use toml_edit::{DocumentMut, Item, Table};
 
-use super::passwords;
+use super::{Role, passwords};
 
 /// Name of the file.
 pub const USERS_FILE: &str = "users.toml";
@@ -18,7 +18,14 @@ const HEADER: &str = "# The users of this node's MQTT broker; `edgefaas users` c
 
 /// The users by name.
 #[derive(Debug, Default, Clone)]
-pub struct Users(BTreeMap<String, Arc<str>>);
+pub struct Users(BTreeMap<String, User>);
+
+#[derive(Debug, Clone)]
+struct User {
+    password_hash: Arc<str>,
+    /// At the control API; without one the user may use MQTT only.
+    role: Option<Role>,
+}
 
 /// The users cannot be read or changed.
 #[derive(Debug, thiserror::Error)]
@@ -87,7 +94,12 @@ impl Users {
 
     /// A user's password hash.
     pub fn hash(&self, name: &str) -> Option<&Arc<str>> {
-        self.0.get(name)
+        self.0.get(name).map(|user| &user.password_hash)
+    }
+
+    /// A user's role at the control API; `None` if the user has none or does not exist.
+    pub fn role(&self, name: &str) -> Option<Role> {
+        self.0.get(name)?.role
     }
 
     /// The names, in order.
@@ -110,9 +122,11 @@ impl Users {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change<'a> {
     /// A new user with this password hash.
-    Add(&'a str),
+    Add(&'a str, Option<Role>),
     /// Another password hash for a user.
     SetPassword(&'a str),
+    /// Another role for a user, or none.
+    SetRole(Option<Role>),
     /// Removes the user.
     Remove,
 }
@@ -127,9 +141,9 @@ pub fn change(data_dir: &Path, name: &str, change: Change<'_>) -> Result<Users, 
     let (mut users, mut document) = read(&path)?;
     let exists = users.0.contains_key(name);
     match change {
-        Change::Add(_) if !is_user_name(name) => return Err(UsersError::Name { name: name.to_owned() }),
-        Change::Add(_) if exists => return Err(UsersError::Exists { name: name.to_owned() }),
-        Change::SetPassword(_) | Change::Remove if !exists => {
+        Change::Add(..) if !is_user_name(name) => return Err(UsersError::Name { name: name.to_owned() }),
+        Change::Add(..) if exists => return Err(UsersError::Exists { name: name.to_owned() }),
+        Change::SetPassword(_) | Change::SetRole(_) | Change::Remove if !exists => {
             return Err(UsersError::Unknown { name: name.to_owned() });
         }
         _ => {}
@@ -137,15 +151,30 @@ pub fn change(data_dir: &Path, name: &str, change: Change<'_>) -> Result<Users, 
     let table = document.entry("users").or_insert_with(implicit_table);
     let invalid = || UsersError::Parse { path: path.clone(), reason: "`users` is not a table".into() };
     let table = table.as_table_like_mut().ok_or_else(invalid)?;
-    match change {
-        Change::Add(hash) | Change::SetPassword(hash) => {
-            let user = table.entry(name).or_insert_with(|| Item::Table(Table::new()));
-            user.as_table_like_mut().ok_or_else(invalid)?.insert("password", toml_edit::value(hash));
-            users.0.insert(name.to_owned(), hash.into());
+    let (password_hash, role) = match change {
+        Change::Remove => (None, None),
+        Change::Add(hash, role) => (Some(hash), Some(role)),
+        Change::SetPassword(hash) => (Some(hash), None),
+        Change::SetRole(role) => (None, Some(role)),
+    };
+    if change == Change::Remove {
+        table.remove(name);
+        users.0.remove(name);
+    } else {
+        let entry = table.entry(name).or_insert_with(|| Item::Table(Table::new()));
+        let entry = entry.as_table_like_mut().ok_or_else(invalid)?;
+        let user = users.0.entry(name.to_owned());
+        let user = user.or_insert_with(|| User { password_hash: Arc::default(), role: None });
+        if let Some(hash) = password_hash {
+            entry.insert("password", toml_edit::value(hash));
+            user.password_hash = hash.into();
         }
-        Change::Remove => {
-            table.remove(name);
-            users.0.remove(name);
+        if let Some(role) = role {
+            match role {
+                Some(role) => entry.insert("role", toml_edit::value(role.name())),
+                None => entry.remove("role"),
+            };
+            user.role = role;
         }
     }
     let header = if path.exists() { "" } else { HEADER };
@@ -182,7 +211,10 @@ fn read(path: &Path) -> Result<(Users, DocumentMut), UsersError> {
     let invalid = |reason: String| UsersError::Parse { path: path.to_owned(), reason };
     let file: File = toml::from_str(&text).map_err(|error| invalid(error.to_string()))?;
     let document = text.parse().map_err(|error: toml_edit::TomlError| invalid(error.to_string()))?;
-    let users = file.users.into_iter().map(|(name, user)| (name, user.password.0.into()));
+    let users = file
+        .users
+        .into_iter()
+        .map(|(name, Entry { password, role })| (name, User { password_hash: password.0.into(), role }));
     Ok((Users(users.collect()), document))
 }
 
@@ -204,6 +236,7 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct Entry {
     password: Hash,
+    role: Option<Role>,
 }
 
 struct Hash(String);
@@ -234,8 +267,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (dir, hash) = (folder.path(), some_hash());
         assert!(Users::load(dir).unwrap().is_empty());
-        change(dir, "ada", Change::Add(&hash)).unwrap();
-        change(dir, "b@x.org", Change::Add(&hash)).unwrap();
+        change(dir, "ada", Change::Add(&hash, None)).unwrap();
+        change(dir, "b@x.org", Change::Add(&hash, None)).unwrap();
         let path = dir.join(USERS_FILE);
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let text = std::fs::read_to_string(&path).unwrap();
@@ -245,8 +278,11 @@ mod tests {
         let other = some_hash();
         change(dir, "ada", Change::SetPassword(&other)).unwrap();
         change(dir, "b@x.org", Change::Remove).unwrap();
+        assert_eq!(Users::load(dir).unwrap().role("ada"), None);
+        change(dir, "ada", Change::SetRole(Some(Role::Operate))).unwrap();
         let users = Users::load(dir).unwrap();
         assert_eq!(users.names().collect::<Vec<_>>(), ["ada"]);
+        assert_eq!(users.role("ada"), Some(Role::Operate));
         assert_eq!(users.hash("ada").unwrap().as_ref(), other);
         assert!(std::fs::read_to_string(&path).unwrap().contains("# the first\n[users.ada]"));
     }
@@ -255,14 +291,14 @@ mod tests {
     fn an_invalid_change_changes_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let (dir, hash) = (folder.path(), some_hash());
-        change(dir, "ada", Change::Add(&hash)).unwrap();
+        change(dir, "ada", Change::Add(&hash, None)).unwrap();
         let before = std::fs::read(dir.join(USERS_FILE)).unwrap();
         let error = |name, what| change(dir, name, what).unwrap_err();
-        assert!(matches!(error("ada", Change::Add(&hash)), UsersError::Exists { .. }));
+        assert!(matches!(error("ada", Change::Add(&hash, None)), UsersError::Exists { .. }));
         assert!(matches!(error("bob", Change::SetPassword(&hash)), UsersError::Unknown { .. }));
         assert!(matches!(error("bob", Change::Remove), UsersError::Unknown { .. }));
         for name in ["", "a/b", "#", "+", "ä", &"x".repeat(65)] {
-            assert!(matches!(error(name, Change::Add(&hash)), UsersError::Name { .. }), "{name}");
+            assert!(matches!(error(name, Change::Add(&hash, None)), UsersError::Name { .. }), "{name}");
         }
         assert!(matches!(hash_password(b""), Err(UsersError::Password)));
         assert_eq!(std::fs::read(dir.join(USERS_FILE)).unwrap(), before);
@@ -276,6 +312,7 @@ mod tests {
             ("[users.ada]\npasword = \"x\"\n", "unknown field `pasword`"),
             ("user = 1\n", "unknown field `user`"),
             ("[users.ada]\n", "missing field `password`"),
+            ("[users.ada]\npassword = \"$x\"\nrole = \"root\"\n", "line "),
         ] {
             std::fs::write(folder.path().join(USERS_FILE), text).unwrap();
             let error = Users::load(folder.path()).unwrap_err().to_string();

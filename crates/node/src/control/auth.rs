@@ -7,6 +7,7 @@ use edgefaas_functions::problem::{MEDIA_TYPE, Problem};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
+use super::caller::Caller;
 use super::connections::ClientConnection;
 use crate::access::{TokenError, bearer, token_in};
 
@@ -30,20 +31,24 @@ impl Guard {
         Self(blake3::hash(token.as_bytes()))
     }
 
-    /// Refuses a request without the token, unless its path needs none. The error is the response.
+    /// True for the admin token.
+    pub fn is_token(&self, token: &str) -> bool {
+        // `blake3::Hash` compares in constant time.
+        blake3::hash(token.as_bytes()) == self.0
+    }
+
+    /// Refuses a request without the token, unless its path needs none; then it has no caller. The error is the response.
     pub fn check<B>(
         &self,
         request: &http::Request<B>,
         connection: &ClientConnection,
-    ) -> Result<(), Box<Response>> {
-        // `blake3::Hash` compares in constant time.
-        let has_token =
-            bearer(request.headers()).is_some_and(|token| blake3::hash(token.as_bytes()) == self.0);
-        if has_token {
+    ) -> Result<Option<Caller>, Box<Response>> {
+        if bearer(request.headers()).is_some_and(|token| self.is_token(token)) {
             connection.mark_authenticated();
+            return Ok(Some(Caller::Token));
         }
-        match has_token || OPEN_PATHS.contains(&request.uri().path()) {
-            true => Ok(()),
+        match OPEN_PATHS.contains(&request.uri().path()) {
+            true => Ok(None),
             false => Err(Box::new(refuse(request.headers()))),
         }
     }
@@ -51,12 +56,29 @@ impl Guard {
 
 /// The response to a request that violates HTTP/1; the connection is closed after it.
 pub(super) fn bad_request(problem: &Problem) -> Response {
-    let headers = [
-        (CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE)),
-        (http::header::CONNECTION, HeaderValue::from_static("close")),
-    ];
+    let mut response = problem_response(problem);
+    response.headers_mut().insert(http::header::CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+/// The response to a request of a browser that may not do this.
+pub(super) fn forbidden(headers: &HeaderMap, problem: &Problem) -> Response {
+    match is_grpc(headers) {
+        true => tonic::Status::permission_denied(problem.detail.clone()).into_http(),
+        false => problem_response(problem),
+    }
+}
+
+fn problem_response(problem: &Problem) -> Response {
     let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::BAD_REQUEST);
+    let headers = [(CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE))];
     (status, headers, problem.to_json()).into_response()
+}
+
+/// True for gRPC and gRPC-Web.
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let media_type = headers.get(CONTENT_TYPE);
+    media_type.is_some_and(|media_type| media_type.as_bytes().starts_with(b"application/grpc"))
 }
 
 fn refuse(headers: &HeaderMap) -> Response {
@@ -65,10 +87,7 @@ fn refuse(headers: &HeaderMap) -> Response {
     const WRONG: &str = "the token is wrong, it is not that of this node; \
                          the right one is in the file `token` of the node's data directory";
     let detail = if headers.contains_key(AUTHORIZATION) { WRONG } else { NONE };
-    let grpc = headers
-        .get(CONTENT_TYPE)
-        .is_some_and(|media_type| media_type.as_bytes().starts_with(b"application/grpc"));
-    if grpc {
+    if is_grpc(headers) {
         return tonic::Status::unauthenticated(detail).into_http();
     }
     let problem = Problem::new(401, "Not authorized", detail).to_json();

@@ -179,6 +179,7 @@ pub fn log_line(line: LogLine, lost_before: u64) -> proto::LogLine {
         level: line.level.as_str().to_owned(),
         message: line.message,
         lost_before,
+        number: line.number,
     }
 }
 

@@ -22,6 +22,8 @@ use super::rollouts::ClusterCommands;
 use crate::access::AccessControl;
 use crate::bridge::Bridges;
 use crate::cluster::Cluster;
+#[cfg(feature = "dashboard")]
+use crate::config::DashboardSection;
 use crate::health::Health;
 use crate::listeners::Addresses;
 use crate::memory_plan::MemoryPlan;
@@ -71,6 +73,9 @@ pub struct ControlParts {
     pub memory: ProcessMemory,
     /// The node's facts.
     pub facts: NodeFacts,
+    /// Settings of the dashboard.
+    #[cfg(feature = "dashboard")]
+    pub dashboard: DashboardSection,
     /// The token that every call requires.
     pub token: String,
 }

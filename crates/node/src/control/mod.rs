@@ -1,6 +1,7 @@
-//! The control port: gRPC for the CLI, and metrics and health over plain HTTP.
+//! The control port: gRPC for the CLI, gRPC-Web and pages for browsers, and metrics and health over plain HTTP.
 
 mod auth;
+mod caller;
 mod connections;
 mod convert;
 mod dependencies;
@@ -12,14 +13,16 @@ mod objects;
 mod rollouts;
 mod service;
 mod status_message;
+#[cfg(feature = "dashboard")]
+mod web;
 
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::http::header::AUTHORIZATION;
-use ::http::{Method, Request, Response, StatusCode};
+use ::http::header::{AUTHORIZATION, SET_COOKIE};
+use ::http::{HeaderValue, Method, Request, Response, StatusCode};
 use axum::Router;
 use axum::body::Body;
 use axum::response::IntoResponse;
@@ -37,6 +40,8 @@ use self::auth::Guard;
 use self::connections::ClientConnection;
 use self::objects::ObjectsService;
 use self::status_message::cut_message;
+#[cfg(feature = "dashboard")]
+use self::web::BrowserRequest;
 pub use auth::{TOKEN_FILE, admin_token};
 pub use connections::MAX_CONNECTIONS;
 pub use dependencies::{ControlParts, NodeFacts};
@@ -60,15 +65,26 @@ pub async fn serve(
     grace: Duration,
 ) {
     let tasks = TaskTracker::new();
-    let routes = service::routes(parts.clone(), cancel.clone(), tasks.clone())
+    #[cfg_attr(not(feature = "dashboard"), expect(unused_mut))]
+    let mut routes = service::routes(parts.clone(), cancel.clone(), tasks.clone())
         .await
         .merge(http::routes(parts.clone()));
-    let guard = Guard::new(&parts.token);
-    let failed = FailedLogins::default();
-    let token = parts.token.clone();
-    let objects = objects::service(parts, cancel.clone(), tasks.clone());
-    let deploying = Arc::new(tokio::sync::Semaphore::new(1));
-    let services = Services { guard, token, failed, objects, routes, deploying };
+    #[cfg(feature = "dashboard")]
+    let web = parts.dashboard.is_enabled.then(|| Arc::new(web::Web::new(&parts, tls.is_some())));
+    #[cfg(feature = "dashboard")]
+    if let Some(web) = &web {
+        routes = routes.merge(web.routes());
+    }
+    let services = Services {
+        guard: Guard::new(&parts.token),
+        token: parts.token.clone(),
+        failed: FailedLogins::default(),
+        objects: objects::service(parts, cancel.clone(), tasks.clone()),
+        routes,
+        deploying: Arc::new(tokio::sync::Semaphore::new(1)),
+        #[cfg(feature = "dashboard")]
+        web,
+    };
     connections::serve(listener, tls, Arc::new(services), cancel, grace).await;
     tasks.close();
     if tokio::time::timeout(grace, tasks.wait()).await.is_err() {
@@ -87,6 +103,23 @@ struct Services {
     routes: Router,
     /// Has one permit, since only one deploy at a time is received and carried out.
     deploying: Arc<tokio::sync::Semaphore>,
+    /// Browsers; `None` if the configuration disables the dashboard.
+    #[cfg(feature = "dashboard")]
+    web: Option<Arc<web::Web>>,
+}
+
+/// A request that is answered by a service.
+struct Admitted {
+    request: Request<Incoming>,
+    /// The cookie of a session that was renewed.
+    renewed: Option<HeaderValue>,
+}
+
+/// A request that is answered without a service: a refusal or a proof.
+struct Refused {
+    response: Response<Body>,
+    /// Only the answer to an invalid token is delayed.
+    delay: Duration,
 }
 
 impl Services {
@@ -96,49 +129,103 @@ impl Services {
         connection: &ClientConnection,
     ) -> impl Future<Output = Result<Response<Either<tonic::body::Body, Body>>, Infallible>> + Send + use<>
     {
-        // Only the answer to an invalid token is delayed.
-        let mut delay = None;
-        let checked = match request {
-            Ok(request) => match self.guard.check(&request, connection) {
-                Ok(()) => Ok(request),
-                Err(refusal) => match self.prove(&request, connection) {
-                    Some(proof) => Err(Box::new(proof)),
-                    None => {
-                        let has_token = request.headers().contains_key(AUTHORIZATION);
-                        delay = has_token.then(|| self.failed.failed(connection.address, ""));
-                        Err(refusal)
-                    }
-                },
-            },
-            Err(problem) => Err(Box::new(auth::bad_request(&problem))),
+        let admitted = match request {
+            Ok(request) => self.admit(request, connection),
+            Err(problem) => Err(Refused::now(auth::bad_request(&problem))),
         };
-        let answer = match checked {
-            Err(answer) => Answer::Ready(answer),
-            Ok(request) if request.uri().path().starts_with(OBJECTS_PATH) => {
-                Answer::Objects(self.objects.clone().call(request))
+        let mut renewed = None;
+        let answer = match admitted {
+            Err(refused) => Answer::Refused(refused),
+            Ok(admitted) => {
+                renewed = admitted.renewed;
+                self.answer(admitted.request)
             }
-            Ok(request) if request.uri().path() == DEPLOY_PATH => {
-                let (mut routes, deploying) = (self.routes.clone(), self.deploying.clone());
-                Answer::Routes(Box::pin(async move {
-                    // The body is not read before the permit is taken.
-                    let _permit = deploying.acquire_owned().await;
-                    routes.call(request).await
-                }))
-            }
-            Ok(request) => Answer::Routes(Box::pin(self.routes.clone().call(request))),
         };
         async move {
-            match answer {
-                Answer::Ready(answer) => {
-                    if let Some(delay) = delay {
+            let mut response = match answer {
+                Answer::Refused(refused) => {
+                    let Refused { response, delay } = *refused;
+                    if !delay.is_zero() {
                         tokio::time::sleep(delay).await;
                     }
-                    Ok(answer.map(Either::Right))
+                    response.map(Either::Right)
                 }
-                Answer::Objects(answer) => Ok(cut_message(answer.await?).map(Either::Left)),
-                Answer::Routes(answer) => Ok(cut_message(answer.await?).map(Either::Right)),
+                Answer::Objects(answer) => cut_message(answer.await?).map(Either::Left),
+                Answer::Routes(answer) => cut_message(answer.await?).map(Either::Right),
+                #[cfg(feature = "dashboard")]
+                Answer::Web(answer) => cut_message(answer.await?).map(Either::Left),
+            };
+            if let Some(cookie) = renewed {
+                response.headers_mut().insert(SET_COOKIE, cookie);
+            }
+            Ok(response)
+        }
+    }
+
+    /// Authenticates a request.
+    fn admit(
+        &self,
+        mut request: Request<Incoming>,
+        connection: &ClientConnection,
+    ) -> Result<Admitted, Box<Refused>> {
+        let refusal = match self.guard.check(&request, connection) {
+            Ok(caller) => {
+                if let Some(caller) = caller {
+                    request.extensions_mut().insert(caller);
+                }
+                return Ok(Admitted { request, renewed: None });
+            }
+            Err(refusal) => *refusal,
+        };
+        if let Some(proof) = self.prove(&request, connection) {
+            return Err(Refused::now(proof));
+        }
+        if request.headers().contains_key(AUTHORIZATION) {
+            let delay = self.failed.failed(connection.address, "");
+            return Err(Box::new(Refused { response: refusal, delay }));
+        }
+        #[cfg(feature = "dashboard")]
+        if let Some(web) = &self.web {
+            match web.check(&request) {
+                Ok(BrowserRequest::Open) => {
+                    request.extensions_mut().insert(web::ClientAddress(connection.address));
+                    return Ok(Admitted { request, renewed: None });
+                }
+                Ok(BrowserRequest::Authenticated(session)) => {
+                    connection.mark_authenticated();
+                    request.extensions_mut().insert(session.caller);
+                    return Ok(Admitted { request, renewed: session.renewed });
+                }
+                Ok(BrowserRequest::Other) => {}
+                Err(problem) => return Err(Refused::now(auth::forbidden(request.headers(), &problem))),
             }
         }
+        Err(Refused::now(refusal))
+    }
+
+    /// Begins the answer to an authenticated request.
+    fn answer(&self, request: Request<Incoming>) -> Answer {
+        let path = request.uri().path();
+        #[cfg(feature = "dashboard")]
+        if self.web.is_some() && web::is_grpc_web(request.headers()) && path != DEPLOY_PATH {
+            return Answer::Web(match path.starts_with(OBJECTS_PATH) {
+                true => Box::pin(web::translated(self.objects.clone(), request)),
+                false => Box::pin(web::translated(self.routes.clone(), request)),
+            });
+        }
+        if path.starts_with(OBJECTS_PATH) {
+            return Answer::Objects(self.objects.clone().call(request));
+        }
+        let mut routes = self.routes.clone();
+        if path == DEPLOY_PATH {
+            let deploying = self.deploying.clone();
+            return Answer::Routes(Box::pin(async move {
+                // The body is not read before the permit is taken.
+                let _permit = deploying.acquire_owned().await;
+                routes.call(request).await
+            }));
+        }
+        Answer::Routes(Box::pin(routes.call(request)))
     }
 
     /// The response to a proof request of an unauthenticated client.
@@ -152,10 +239,17 @@ impl Services {
     }
 }
 
+impl Refused {
+    fn now(response: Response<Body>) -> Box<Self> {
+        Box::new(Self { response, delay: Duration::ZERO })
+    }
+}
+
 /// Source of the response to a request.
 enum Answer {
-    /// A refusal or a proof.
-    Ready(Box<Response<Body>>),
+    Refused(Box<Refused>),
     Objects(<ObjectsServer<ObjectsService> as Service<Request<Incoming>>>::Future),
     Routes(Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>),
+    #[cfg(feature = "dashboard")]
+    Web(Pin<Box<dyn Future<Output = Result<Response<tonic::body::Body>, Infallible>> + Send>>),
 }

@@ -28,7 +28,7 @@ use ulid::Ulid;
 use super::dependencies::ControlParts;
 use super::rollouts::PolicyChangeError;
 use super::{convert, deploy_warnings, events, members};
-use crate::access::UsersError;
+use crate::access::{Role, UnknownRole, UsersError};
 use crate::cluster::ClusterError;
 
 /// Buffered log lines of one follower. A follower that is too slow loses lines in the log itself, which reports the
@@ -265,6 +265,7 @@ impl Control for ControlService {
                 mqtts: facts.addresses.mqtts.map(|mqtts| mqtts.to_string()).unwrap_or_default(),
                 http_tls: facts.addresses.http_tls,
                 control_tls: facts.addresses.control_tls,
+                dashboard: facts.addresses.dashboard_url().unwrap_or_default(),
             }),
             rss_bytes: reading.rss_bytes,
             apps: parts.registry.routes().apps().count() as u32,
@@ -495,8 +496,8 @@ impl Control for ControlService {
     }
 
     async fn add_user(&self, request: Request<proto::AddUserRequest>) -> Answer<proto::AddUserResponse> {
-        let proto::AddUserRequest { name, password } = request.into_inner();
-        self.parts.access.add_user(name, password).await.map_err(users_status)?;
+        let proto::AddUserRequest { name, password, role } = request.into_inner();
+        self.parts.access.add_user(name, password, role_of(&role)?).await.map_err(users_status)?;
         Ok(Response::new(proto::AddUserResponse {}))
     }
 
@@ -509,6 +510,12 @@ impl Control for ControlService {
         Ok(Response::new(proto::SetPasswordResponse {}))
     }
 
+    async fn set_role(&self, request: Request<proto::SetRoleRequest>) -> Answer<proto::SetRoleResponse> {
+        let proto::SetRoleRequest { name, role } = request.into_inner();
+        self.parts.access.set_role(name, role_of(&role)?).await.map_err(users_status)?;
+        Ok(Response::new(proto::SetRoleResponse {}))
+    }
+
     async fn remove_user(
         &self,
         request: Request<proto::RemoveUserRequest>,
@@ -518,7 +525,13 @@ impl Control for ControlService {
     }
 
     async fn list_users(&self, _: Request<proto::ListUsersRequest>) -> Answer<proto::ListUsersResponse> {
-        Ok(Response::new(proto::ListUsersResponse { names: self.parts.access.users() }))
+        let users = self.parts.access.users();
+        let names = users.iter().map(|(name, _)| name.clone()).collect();
+        let user = |(name, role): (String, Option<Role>)| {
+            let role = role.map(Role::name).unwrap_or_default().to_owned();
+            proto::User { name, role }
+        };
+        Ok(Response::new(proto::ListUsersResponse { names, users: users.into_iter().map(user).collect() }))
     }
 
     async fn list_queues(
@@ -661,6 +674,16 @@ fn invoke_status(error: &InvocationError) -> Status {
         InvocationError::Draining | InvocationError::NoGuestMemory { .. } => Status::unavailable(text),
         _ => Status::internal(text),
     }
+}
+
+/// The role of a request; an empty text is none.
+fn role_of(text: &str) -> Result<Option<Role>, Status> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse()
+        .map(Some)
+        .map_err(|error: UnknownRole| Status::invalid_argument(format!("`{text}`: {error}")))
 }
 
 fn users_status(error: UsersError) -> Status {

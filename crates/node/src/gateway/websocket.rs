@@ -1,7 +1,6 @@
 //! MQTT over WebSocket, at `/mqtt` of the gateway (MQTT 5, section 6; RFC 6455).
 
 use std::net::{IpAddr, SocketAddr};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,11 +9,10 @@ use bytes::Bytes;
 use edgefaas_broker::{Broker, Peer, Transport};
 use edgefaas_functions::problem::Problem;
 use http::header::{
-    ALLOW, CONNECTION, HOST, HeaderName, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY,
-    SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
+    ALLOW, CONNECTION, HeaderName, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+    SEC_WEBSOCKET_VERSION, UPGRADE,
 };
-use http::uri::Authority;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -26,12 +24,11 @@ use tokio_util::sync::CancellationToken;
 use super::frames::PacketStream;
 use super::response::problem_reply;
 use crate::config::WebSocketSection;
+use crate::own_origin::{SEC_FETCH_SITE, host_of, is_ip_or_localhost, is_own_origin};
 
 /// Path of MQTT over WebSocket.
 pub const PATH: &str = "/mqtt";
 
-/// Relation of the page to the requested site, set by browsers (Fetch Metadata).
-const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SUBPROTOCOL: &str = "mqtt";
 /// GUID that is appended to the key before hashing (RFC 6455, section 1.3).
 const ACCEPT_SUFFIX: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
@@ -264,57 +261,9 @@ fn tokens(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
     values.flat_map(|value| value.split(',')).map(str::trim)
 }
 
-/// True if `origin` is this gateway itself. Without TLS only IP addresses and `localhost` count, because an attacker can make
-/// any name resolve to this node (DNS rebinding). With TLS the certificate proves the name.
-fn is_own_origin(origin: &str, host: &str, secure: bool) -> bool {
-    let Ok(uri) = Uri::from_str(origin) else { return false };
-    let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else { return false };
-    let Ok(host) = Authority::from_str(host) else { return false };
-    let (expected, default_port) = if secure { ("https", 443) } else { ("http", 80) };
-    let port = |authority: &Authority| authority.port_u16().unwrap_or(default_port);
-    scheme == expected
-        && authority.host() == host.host()
-        && port(authority) == port(&host)
-        && (secure || is_ip_or_localhost(host.as_str()))
-}
-
-/// True for an IP address or `localhost`, with or without a port.
-fn is_ip_or_localhost(host: &str) -> bool {
-    let Ok(host) = Authority::from_str(host) else { return false };
-    let name = host.host().trim_start_matches('[').trim_end_matches(']');
-    name == "localhost" || name.parse::<std::net::IpAddr>().is_ok()
-}
-
-fn host_of(headers: &HeaderMap) -> String {
-    let host = headers.get(HOST).map(|host| String::from_utf8_lossy(host.as_bytes()));
-    host.unwrap_or_default().to_ascii_lowercase()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_the_gateway_itself_is_its_own_origin() {
-        for (origin, host, secure, expected) in [
-            ("http://127.0.0.1:8080", "127.0.0.1:8080", false, true),
-            ("http://localhost:8080", "localhost:8080", false, true),
-            ("http://[::1]:8080", "[::1]:8080", false, true),
-            ("http://127.0.0.1", "127.0.0.1:80", false, true),
-            ("https://pi.local:8080", "pi.local:8080", true, true),
-            // DNS rebinding: both are a name of the attacker.
-            ("http://evil.example:8080", "evil.example:8080", false, false),
-            ("http://evil.example", "127.0.0.1:8080", false, false),
-            ("http://127.0.0.1:3000", "127.0.0.1:8080", false, false),
-            ("http://localhost:8080", "127.0.0.1:8080", false, false),
-            ("https://127.0.0.1:8080", "127.0.0.1:8080", false, false),
-            ("http://pi.local:8080", "pi.local:8080", true, false),
-            ("null", "127.0.0.1:8080", false, false),
-            ("", "", false, false),
-        ] {
-            assert_eq!(is_own_origin(origin, host, secure), expected, "{origin:?} at {host:?}");
-        }
-    }
 
     #[test]
     fn the_accept_value_for_the_key_of_rfc_6455_is_correct() {

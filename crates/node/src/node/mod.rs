@@ -367,6 +367,8 @@ impl Node {
                 machine: platform.machine,
                 plan,
             },
+            #[cfg(feature = "dashboard")]
+            dashboard: config.dashboard.clone(),
             token,
         });
         cluster.start().await?;

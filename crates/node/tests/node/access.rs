@@ -359,7 +359,8 @@ async fn a_reload_ends_subscriptions_and_removes_users_but_keeps_connections() {
     })
     .await;
     for name in ["ada", "bob"] {
-        let request = proto::AddUserRequest { name: name.into(), password: "secret".into() };
+        let request =
+            proto::AddUserRequest { name: name.into(), password: "secret".into(), role: String::new() };
         node.control.add_user(request).await.unwrap();
     }
     let connect = async |name: &'static str| {
@@ -421,8 +422,11 @@ async fn connack(node: &TestNode, from: [u8; 4], client_id: &str, user: &str, pa
 }
 
 async fn add_user(node: &mut TestNode, name: &str) {
-    let request =
-        edgefaas_api::control::AddUserRequest { name: name.into(), password: format!("{name}'s") };
+    let request = edgefaas_api::control::AddUserRequest {
+        name: name.into(),
+        password: format!("{name}'s"),
+        role: String::new(),
+    };
     node.control.add_user(request).await.unwrap();
 }
 

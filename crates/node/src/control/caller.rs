@@ -1,0 +1,102 @@
+//! Callers of the control API, and the role that each path needs.
+
+use std::sync::Arc;
+
+use edgefaas_api::{control, objects};
+
+use crate::access::Role;
+
+/// The sender of an authenticated request. Handlers find it among the request's extensions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Caller {
+    /// The holder of the admin token.
+    Token,
+    /// A user that has signed in.
+    User {
+        /// The user's name.
+        name: Arc<str>,
+        /// The user's role at the time of the request.
+        role: Role,
+    },
+}
+
+impl Caller {
+    /// The role of the caller.
+    pub fn role(&self) -> Role {
+        match self {
+            Self::Token => Role::Administer,
+            Self::User { role, .. } => *role,
+        }
+    }
+
+    /// The name of the user; `None` for the holder of the admin token.
+    pub fn user(&self) -> Option<&str> {
+        match self {
+            Self::Token => None,
+            Self::User { name, .. } => Some(name),
+        }
+    }
+}
+
+/// The role that a request for `path` needs. Paths that are not listed need the highest one.
+pub(super) fn required_role(path: &str) -> Role {
+    listed_role(path).unwrap_or(Role::Administer)
+}
+
+fn listed_role(path: &str) -> Option<Role> {
+    use control::control_server::SERVICE_NAME as CONTROL;
+    use objects::objects_server::SERVICE_NAME as OBJECTS;
+    if path == "/metrics" {
+        return Some(Role::Look);
+    }
+    let (service, method) = path.strip_prefix('/')?.split_once('/')?;
+    let role = match (service, method) {
+        (
+            CONTROL,
+            "List" | "Logs" | "Status" | "ListSecrets" | "ListUsers" | "ListQueues" | "ListInstances"
+            | "GetInstance" | "Graph" | "Trace" | "GetPolicy" | "ExplainPlacement" | "GetCluster",
+        )
+        | (OBJECTS, "Get" | "List" | "Watch" | "Export") => Role::Look,
+        (CONTROL, "Invoke" | "ChangeInstance" | "Rollback")
+        | (OBJECTS, "Update" | "UpdateAll" | "Delete" | "Import") => Role::Operate,
+        (
+            CONTROL,
+            "Deploy" | "Remove" | "SetSecret" | "RemoveSecret" | "AddUser" | "SetPassword" | "SetRole"
+            | "RemoveUser" | "Reload" | "InitCluster" | "OpenCluster" | "JoinCluster" | "RevokeMember"
+            | "SetPolicy" | "RemovePolicy",
+        ) => Role::Administer,
+        _ => return None,
+    };
+    Some(role)
+}
+
+#[cfg(test)]
+mod tests {
+    use prost::Message;
+
+    use super::*;
+
+    #[test]
+    fn each_method_has_a_role() {
+        let descriptors =
+            prost_types::FileDescriptorSet::decode(edgefaas_api::FILE_DESCRIPTOR_SET).unwrap();
+        let services = descriptors
+            .file
+            .iter()
+            .flat_map(|file| file.service.iter().map(move |service| (file.package(), service)));
+        let mut count = 0;
+        for (package, service) in services {
+            for method in &service.method {
+                let path = format!("/{package}.{}/{}", service.name(), method.name());
+                assert!(listed_role(&path).is_some(), "{path} has no role");
+                count += 1;
+            }
+        }
+        assert!(count > 40, "{count}");
+        assert_eq!(
+            required_role("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"),
+            Role::Administer
+        );
+        assert_eq!(required_role("/edgefaas.control.v1.Control/list"), Role::Administer);
+    }
+}

@@ -1,0 +1,309 @@
+//! Sessions of signed-in browsers, as cookies that the node has signed.
+//!
+//! The node keeps no list of sessions: a cookie has all facts, and a keyed hash over them (BLAKE3) shows that this node made it. The
+//! key derives from the admin token, so a new token ends all sessions, and a cookie is worth nothing at another node. User, role and
+//! password are looked up at each request.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use data_encoding::BASE64URL_NOPAD;
+use edgefaas_platform::Clock;
+use http::header::COOKIE;
+use http::{HeaderMap, HeaderValue};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::access::{Access, SignedIn};
+use crate::control::caller::Caller;
+
+/// Maximum time from the sign-in to the end of a session, however often it is renewed.
+const MAX_AGE: Duration = Duration::from_secs(12 * 3600);
+/// Maximum length of a cookie that is verified, in bytes.
+const MAX_COOKIE_BYTES: usize = 1024;
+/// Maximum number of remembered sessions that were signed out, 16 bytes each.
+const MAX_SIGNED_OUT: usize = 4096;
+/// Bytes of the keyed hash.
+const MAC_BYTES: usize = 32;
+
+/// Makes and verifies the cookies of sessions.
+pub(in crate::control) struct Sessions {
+    key: [u8; 32],
+    cookie_name: String,
+    /// The cookie is for TLS only.
+    secure: bool,
+    life: Duration,
+    clock: Clock,
+    /// Identifiers of sessions that were signed out before their end, with this end, oldest first.
+    signed_out: Mutex<VecDeque<(u64, u64)>>,
+}
+
+/// The contents of a cookie.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Claims {
+    id: u64,
+    /// `None`: the holder of the admin token.
+    user: Option<String>,
+    /// Digest of the user's password hash.
+    password: [u8; 16],
+    signed_in_unix_s: u64,
+    expires_unix_s: u64,
+}
+
+/// A valid session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::control) struct Session {
+    /// Who has signed in, with the current role.
+    pub caller: Caller,
+    /// End of the session unless it is renewed.
+    pub expires_unix_s: u64,
+    /// A renewed cookie for the response, in the second half of the session's life.
+    pub renewed: Option<HeaderValue>,
+}
+
+/// Who signs in.
+pub(in crate::control) enum SigningIn {
+    /// The holder of the admin token.
+    Token,
+    /// A user whose password is right.
+    User(String, SignedIn),
+}
+
+impl Sessions {
+    /// Sessions of `life` each at the node with this id and admin token.
+    pub fn new(node_id: &str, token: &str, secure: bool, life: Duration, clock: Clock) -> Self {
+        // Browsers send the cookies of a host to all its ports, and each may be another node.
+        let short_id: String = node_id.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
+        Self {
+            key: blake3::derive_key("edgefaas 2026-11 session of the control API", token.as_bytes()),
+            cookie_name: format!("edgefaas-{short_id}"),
+            secure,
+            life,
+            clock,
+            signed_out: Mutex::default(),
+        }
+    }
+
+    /// Begins a session: its cookie and its end.
+    pub fn begin(&self, who: SigningIn) -> (HeaderValue, Session) {
+        let now = self.now_unix_s();
+        let (user, password, caller) = match who {
+            SigningIn::Token => (None, [0; 16], Caller::Token),
+            SigningIn::User(name, SignedIn { role, password_hash }) => {
+                let caller = Caller::User { name: name.as_str().into(), role };
+                (Some(name), digest(&password_hash), caller)
+            }
+        };
+        let expires_unix_s = now + self.life.min(MAX_AGE).as_secs();
+        let claims = Claims { id: rand::random(), user, password, signed_in_unix_s: now, expires_unix_s };
+        (self.cookie(&claims, now), Session { caller, expires_unix_s, renewed: None })
+    }
+
+    /// The session of a request; `None` if it has no cookie, or one that is invalid or has expired.
+    pub fn find(&self, headers: &HeaderMap, access: &Access) -> Option<Session> {
+        let now = self.now_unix_s();
+        let claims = self.claims(headers)?;
+        let is_current = claims.signed_in_unix_s <= now.saturating_add(60) && now < claims.expires_unix_s;
+        if !is_current || self.is_signed_out(claims.id) {
+            return None;
+        }
+        let caller = match &claims.user {
+            None => Caller::Token,
+            Some(name) => {
+                let SignedIn { role, password_hash } = access.role_of(name)?;
+                if digest(&password_hash) != claims.password {
+                    return None;
+                }
+                Caller::User { name: name.as_str().into(), role }
+            }
+        };
+        let last = claims.signed_in_unix_s + MAX_AGE.as_secs();
+        let renewed = (now + self.life.as_secs()).min(last);
+        let is_old = claims.expires_unix_s - now < self.life.as_secs() / 2;
+        if is_old && renewed > claims.expires_unix_s {
+            let claims = Claims { expires_unix_s: renewed, ..claims };
+            let cookie = self.cookie(&claims, now);
+            return Some(Session { caller, expires_unix_s: renewed, renewed: Some(cookie) });
+        }
+        Some(Session { caller, expires_unix_s: claims.expires_unix_s, renewed: None })
+    }
+
+    /// Ends the session of a request, if it has one: a cookie that removes it.
+    pub fn end(&self, headers: &HeaderMap) -> HeaderValue {
+        if let Some(claims) = self.claims(headers) {
+            let last = claims.signed_in_unix_s + MAX_AGE.as_secs();
+            let now = self.now_unix_s();
+            let mut signed_out = self.signed_out.lock();
+            signed_out.retain(|(_, end)| *end > now);
+            if signed_out.len() >= MAX_SIGNED_OUT {
+                signed_out.pop_front();
+            }
+            signed_out.push_back((claims.id, last));
+        }
+        self.header("", 0)
+    }
+
+    fn is_signed_out(&self, id: u64) -> bool {
+        self.signed_out.lock().iter().any(|(signed_out, _)| *signed_out == id)
+    }
+
+    fn claims(&self, headers: &HeaderMap) -> Option<Claims> {
+        let values = headers.get_all(COOKIE).into_iter().filter_map(|value| value.to_str().ok());
+        let mut cookies = values.flat_map(|value| value.split(';')).map(str::trim);
+        let value = cookies.find_map(|cookie| {
+            let (name, value) = cookie.split_once('=')?;
+            (name == self.cookie_name).then_some(value)
+        })?;
+        if value.len() > MAX_COOKIE_BYTES {
+            return None;
+        }
+        let signed = BASE64URL_NOPAD.decode(value.as_bytes()).ok()?;
+        let (claims, mac) = signed.split_at_checked(signed.len().checked_sub(MAC_BYTES)?)?;
+        let mac: [u8; MAC_BYTES] = mac.try_into().ok()?;
+        // Compared in constant time.
+        if blake3::keyed_hash(&self.key, claims) != blake3::Hash::from(mac) {
+            return None;
+        }
+        postcard::from_bytes(claims).ok()
+    }
+
+    fn cookie(&self, claims: &Claims, now_unix_s: u64) -> HeaderValue {
+        // This cannot fail: the claims are numbers and a short text.
+        let mut signed = postcard::to_allocvec(claims).unwrap_or_default();
+        let mac = blake3::keyed_hash(&self.key, &signed);
+        signed.extend_from_slice(mac.as_bytes());
+        self.header(&BASE64URL_NOPAD.encode(&signed), claims.expires_unix_s.saturating_sub(now_unix_s))
+    }
+
+    fn header(&self, value: &str, max_age_s: u64) -> HeaderValue {
+        let secure = if self.secure { "; Secure" } else { "" };
+        let name = &self.cookie_name;
+        let text =
+            format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={max_age_s}{secure}");
+        HeaderValue::try_from(text).expect("name and value are alphanumeric")
+    }
+
+    fn now_unix_s(&self) -> u64 {
+        self.clock.now_unix_ms() / 1000
+    }
+}
+
+fn digest(password_hash: &str) -> [u8; 16] {
+    let mut digest = [0; 16];
+    digest.copy_from_slice(&blake3::hash(password_hash.as_bytes()).as_bytes()[..16]);
+    digest
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::access::{AccessSection, Policy, Role, UserChange, change_users, hash_password};
+
+    const LIFE: Duration = Duration::from_secs(3600);
+
+    fn access(dir: &Path, clock: Clock) -> Access {
+        Access::new(Policy::load(&AccessSection::default(), dir).unwrap(), clock)
+    }
+
+    fn request(cookie: &HeaderValue) -> HeaderMap {
+        let (cookie, _) = cookie.to_str().unwrap().split_once(';').unwrap();
+        let mut headers = HeaderMap::new();
+        headers.append(COOKIE, HeaderValue::from_static("theme=dark; other=1"));
+        headers.append(COOKIE, HeaderValue::from_str(&format!("a=b; {cookie}")).unwrap());
+        headers
+    }
+
+    #[test]
+    fn a_session_holds_until_its_end_is_renewed_and_ends_after_twelve_hours() {
+        let folder = tempfile::tempdir().unwrap();
+        let now = Arc::new(AtomicU64::new(1_800_000_000_000));
+        let clock = Clock::new({
+            let now = now.clone();
+            move || now.load(Ordering::Relaxed)
+        });
+        let access = access(folder.path(), clock.clone());
+        let sessions = Sessions::new("01ABC", "token", false, LIFE, clock);
+        let (mut cookie, session) = sessions.begin(SigningIn::Token);
+        assert_eq!(session.expires_unix_s, 1_800_003_600);
+        let text = cookie.to_str().unwrap();
+        assert!(text.starts_with("edgefaas-01ABC=") && !text.contains("Secure"), "{text}");
+        assert!(text.ends_with("; Path=/; HttpOnly; SameSite=Strict; Max-Age=3600"), "{text}");
+        let step = |seconds: u64| now.fetch_add(seconds * 1000, Ordering::Relaxed);
+        step(1700);
+        assert_eq!(sessions.find(&request(&cookie), &access).unwrap().renewed, None);
+        let mut seconds = 1700;
+        loop {
+            step(1000);
+            seconds += 1000;
+            let Some(session) = sessions.find(&request(&cookie), &access) else { break };
+            assert_eq!(session.caller, Caller::Token);
+            if let Some(renewed) = session.renewed {
+                cookie = renewed;
+            }
+            assert!(seconds < 13 * 3600);
+        }
+        assert!((12 * 3600..12 * 3600 + 1000).contains(&seconds), "{seconds}");
+    }
+
+    #[test]
+    fn a_session_ends_with_its_password_its_role_and_its_sign_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path();
+        let hash = hash_password(b"one").unwrap();
+        change_users(dir, "ada", UserChange::Add(&hash, Some(Role::Operate))).unwrap();
+        let clock = Clock::system();
+        let sessions = Sessions::new("01ABC", "token", true, LIFE, clock.clone());
+        let signed_in = access(dir, clock.clone()).role_of("ada").unwrap();
+        let (cookie, _) = sessions.begin(SigningIn::User("ada".into(), signed_in));
+        assert!(cookie.to_str().unwrap().ends_with("; Secure"));
+        let find = |sessions: &Sessions| {
+            let session = sessions.find(&request(&cookie), &access(dir, clock.clone()));
+            session.map(|session| session.caller.role())
+        };
+        assert_eq!(find(&sessions), Some(Role::Operate));
+        change_users(dir, "ada", UserChange::SetRole(Some(Role::Look))).unwrap();
+        assert_eq!(find(&sessions), Some(Role::Look), "from the next request");
+        change_users(dir, "ada", UserChange::SetRole(None)).unwrap();
+        assert_eq!(find(&sessions), None);
+        change_users(dir, "ada", UserChange::SetRole(Some(Role::Administer))).unwrap();
+        assert_eq!(find(&sessions), Some(Role::Administer));
+        // Another node, and this one with another token.
+        assert_eq!(find(&Sessions::new("01ABD", "token", true, LIFE, clock.clone())), None);
+        assert_eq!(find(&Sessions::new("01ABC", "other", true, LIFE, clock.clone())), None);
+        let removal = sessions.end(&request(&cookie));
+        assert!(removal.to_str().unwrap().contains("edgefaas-01ABC=; ") && find(&sessions).is_none());
+
+        let sessions = Sessions::new("01ABC", "token", true, LIFE, clock.clone());
+        let other = hash_password(b"two").unwrap();
+        change_users(dir, "ada", UserChange::SetPassword(&other)).unwrap();
+        assert_eq!(find(&sessions), None, "the password has changed");
+    }
+
+    #[test]
+    fn a_changed_cookie_is_no_session() {
+        let folder = tempfile::tempdir().unwrap();
+        let clock = Clock::system();
+        let access = access(folder.path(), clock.clone());
+        let sessions = Sessions::new("01ABC", "token", false, LIFE, clock);
+        let (cookie, _) = sessions.begin(SigningIn::Token);
+        let text = cookie.to_str().unwrap();
+        let value_at = text.find('=').unwrap() + 1;
+        let end = text.find(';').unwrap();
+        for at in value_at..end {
+            let mut changed = text.as_bytes().to_vec();
+            changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
+            let changed = HeaderValue::from_bytes(&changed).unwrap();
+            // The last character has bits that encode nothing: other values of them are invalid base64.
+            assert_eq!(sessions.find(&request(&changed), &access), None, "byte {at}");
+        }
+        for value in ["", "A", &"A".repeat(43), &"A".repeat(5000), "%", "ä"] {
+            let header = HeaderValue::from_str(&format!("edgefaas-01ABC={value}")).unwrap();
+            let headers = HeaderMap::from_iter([(COOKIE, header)]);
+            assert_eq!(sessions.find(&headers, &access), None, "{value}");
+        }
+    }
+}

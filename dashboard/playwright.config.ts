@@ -1,0 +1,19 @@
+import { defineConfig } from "@playwright/test";
+
+export default defineConfig({
+    testDir: "tests",
+    outputDir: "../target/dashboard/results",
+    timeout: 60_000,
+    expect: { timeout: 15_000 },
+    fullyParallel: true,
+    workers: 2,
+    forbidOnly: true,
+    reporter: [["list"]],
+    use: {
+        browserName: "chromium",
+        launchOptions: { executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox"] },
+        viewport: { width: 1280, height: 800 },
+        locale: "en-GB",
+        timezoneId: "UTC",
+    },
+});

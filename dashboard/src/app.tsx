@@ -1,0 +1,91 @@
+// The frame of all views: sign-in, navigation, and the note that the node is away.
+import { useEffect } from "preact/hooks";
+import { findSession, link, session, signOut } from "./connection";
+import { href, place } from "./router";
+import { SignIn } from "./views/sign-in";
+import { Overview } from "./views/overview";
+import { Functions } from "./views/functions";
+import { Workflows } from "./views/workflows";
+import { Objects } from "./views/objects";
+import { Traces } from "./views/traces";
+import { Cluster } from "./views/cluster";
+import { Settings } from "./views/settings";
+
+const VIEWS = [
+    { view: "overview", name: "Overview", content: Overview },
+    { view: "functions", name: "Functions", content: Functions },
+    { view: "workflows", name: "Workflows", content: Workflows },
+    { view: "objects", name: "Objects", content: Objects },
+    { view: "traces", name: "Traces", content: Traces },
+    { view: "cluster", name: "Cluster", content: Cluster },
+    { view: "settings", name: "Settings", content: Settings },
+];
+
+/** Interval of attempts while the node is away. */
+const RETRY_MS = 2000;
+
+export function App() {
+    useEffect(() => void findSession(), []);
+    useEffect(() => {
+        if (link.value !== "away") return;
+        const timer = setInterval(findSession, RETRY_MS);
+        return () => clearInterval(timer);
+    }, [link.value]);
+    const away = link.value === "away" && (
+        <p class="away" role="alert">
+            The node does not answer. This page tries again every two seconds; the figures below are the last ones.
+        </p>
+    );
+    if (session.value === undefined) return <main>{away}</main>;
+    if (session.value === null) {
+        return (
+            <main>
+                {away}
+                <SignIn />
+            </main>
+        );
+    }
+    const current = VIEWS.find(({ view }) => view === place.value.view);
+    const Content = current?.content;
+    return (
+        <>
+            <a class="skip" href="#content" onClick={skip}>
+                Skip to the content
+            </a>
+            <nav aria-label="Views">
+                <strong>edgefaas</strong>
+                <ul>
+                    {VIEWS.map(({ view, name }) => (
+                        <li key={view}>
+                            <a href={href(view)} aria-current={view === current?.view ? "page" : undefined}>
+                                {name}
+                            </a>
+                        </li>
+                    ))}
+                </ul>
+                <div class="who">
+                    <span>
+                        {session.value.user ?? "admin token"} <small>{session.value.role}</small>
+                    </span>
+                    <button type="button" onClick={signOut}>
+                        Sign out
+                    </button>
+                    <a class="small" href="/licenses.txt">
+                        Licences
+                    </a>
+                </div>
+            </nav>
+            <main id="content" tabIndex={-1}>
+                {away}
+                <h1>{current?.name ?? "Not found"}</h1>
+                {Content ? <Content /> : <p>There is no such view.</p>}
+            </main>
+        </>
+    );
+}
+
+/** The address keeps its `#`, which names the view. */
+function skip(event: Event) {
+    event.preventDefault();
+    document.getElementById("content")?.focus();
+}

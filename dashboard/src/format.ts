@@ -1,0 +1,59 @@
+// Numbers, sizes and times as text.
+
+const numbers = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
+
+export function count(value: number | bigint): string {
+    return numbers.format(value);
+}
+
+export function bytes(value: number | bigint): string {
+    let left = Number(value);
+    const units = ["B", "kB", "MB", "GB", "TB"];
+    let unit = 0;
+    while (Math.abs(left) >= 999.5 && unit < units.length - 1) {
+        left /= 1000;
+        unit += 1;
+    }
+    return `${unit === 0 || left >= 99.95 ? left.toFixed(0) : left.toFixed(1)} ${units[unit]}`;
+}
+
+export function rate(value: number): string {
+    if (value === 0) return "0/s";
+    return value < 10 ? `${value.toFixed(1)}/s` : `${numbers.format(value)}/s`;
+}
+
+export function duration(us: number | bigint): string {
+    const value = Number(us);
+    if (value < 1000) return `${value.toFixed(0)} µs`;
+    if (value < 1_000_000) return `${(value / 1000).toPrecision(3)} ms`;
+    return span(value / 1_000_000);
+}
+
+/** Seconds as text, such as `2 d 3 h`. */
+export function span(seconds: number): string {
+    if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(1) : seconds.toFixed(0)} s`;
+    const parts: [number, string][] = [
+        [Math.floor(seconds / 86400), "d"],
+        [Math.floor(seconds / 3600) % 24, "h"],
+        [Math.floor(seconds / 60) % 60, "min"],
+    ];
+    const from = parts.findIndex(([value]) => value > 0);
+    return parts
+        .slice(from, from + 2)
+        .filter(([value]) => value > 0)
+        .map(([value, unit]) => `${value} ${unit}`)
+        .join(" ");
+}
+
+export function time(unixMs: number | bigint): string {
+    return new Date(Number(unixMs)).toLocaleString();
+}
+
+export function clock(unixMs: number | bigint): string {
+    const at = new Date(Number(unixMs));
+    return `${at.toLocaleTimeString(undefined, { hour12: false })}.${String(at.getMilliseconds()).padStart(3, "0")}`;
+}
+
+export function percent(share: number): string {
+    return `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`;
+}

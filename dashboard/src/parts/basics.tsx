@@ -1,0 +1,174 @@
+// Small building blocks of all views.
+import type { ComponentChildren } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { link, messageOf } from "../connection";
+
+export function Card(props: { title?: ComponentChildren; actions?: ComponentChildren; class?: string; children: ComponentChildren }) {
+    return (
+        <section class={`card ${props.class ?? ""}`}>
+            {(props.title || props.actions) && (
+                <header>
+                    <h2>{props.title}</h2>
+                    <div class="actions">{props.actions}</div>
+                </header>
+            )}
+            {props.children}
+        </section>
+    );
+}
+
+/** `tone` chooses the colour; the text says the same, for readers who see no colours. */
+export type Tone = "good" | "warn" | "bad" | "quiet";
+
+export function Badge(props: { tone: Tone; children: ComponentChildren }) {
+    return <span class={`badge ${props.tone}`}>{props.children}</span>;
+}
+
+export function Figure(props: { name: string; value: ComponentChildren; note?: ComponentChildren; tone?: Tone }) {
+    return (
+        <div class={`figure ${props.tone ?? ""}`}>
+            <dt>{props.name}</dt>
+            <dd>
+                {props.value}
+                {props.note && <small>{props.note}</small>}
+            </dd>
+        </div>
+    );
+}
+
+/** What is there instead of data: an error, the wait for it, or a hint how to get some. */
+export function Empty(props: { error?: string | undefined; loading?: boolean; children?: ComponentChildren }) {
+    // The frame says that the node is away.
+    if (props.error && link.value === "away") return null;
+    if (props.error) return <p class="empty bad" role="alert">{props.error}</p>;
+    if (props.loading) return <p class="empty" aria-busy="true">Loading…</p>;
+    return <p class="empty">{props.children}</p>;
+}
+
+export interface Column<T> {
+    name: string;
+    /** Numbers are aligned at their right end. */
+    number?: boolean;
+    cell: (row: T) => ComponentChildren;
+    /** Left out on narrow screens. */
+    wide?: boolean;
+}
+
+export function Table<T>(props: { label: string; columns: Column<T>[]; rows: T[]; id: (row: T) => string }) {
+    const classes = (column: Column<T>) => `${column.number ? "number" : ""} ${column.wide ? "wide" : ""}`;
+    return (
+        <div class="scroll" tabIndex={0} role="region" aria-label={props.label}>
+            <table>
+                <thead>
+                    <tr>
+                        {props.columns.map((column) => (
+                            <th key={column.name} scope="col" class={classes(column)}>
+                                {column.name}
+                            </th>
+                        ))}
+                    </tr>
+                </thead>
+                <tbody>
+                    {props.rows.map((row) => (
+                        <tr key={props.id(row)}>
+                            {props.columns.map((column) => (
+                                <td key={column.name} class={classes(column)}>
+                                    {column.cell(row)}
+                                </td>
+                            ))}
+                        </tr>
+                    ))}
+                </tbody>
+            </table>
+        </div>
+    );
+}
+
+/** A button whose action takes time: disabled meanwhile, and the error is shown beside it. `confirm` is asked before. */
+export function Action(props: {
+    run: () => Promise<unknown>;
+    confirm?: string;
+    danger?: boolean;
+    disabled?: boolean;
+    title?: string;
+    children: ComponentChildren;
+}) {
+    const [state, setState] = useState<"idle" | "asking" | "busy">("idle");
+    const [error, setError] = useState<string>();
+    const run = async () => {
+        setState("busy");
+        setError(undefined);
+        try {
+            await props.run();
+        } catch (cause) {
+            setError(messageOf(cause));
+        }
+        setState("idle");
+    };
+    const start = () => (props.confirm ? setState("asking") : void run());
+    return (
+        <span class="action">
+            <button
+                type="button"
+                class={props.danger ? "danger" : ""}
+                disabled={props.disabled || state === "busy"}
+                title={props.title}
+                onClick={start}
+            >
+                {props.children}
+            </button>
+            {state === "asking" && (
+                <Dialog title={props.confirm ?? ""} close={() => setState("idle")}>
+                    <div class="actions">
+                        <button type="button" onClick={() => setState("idle")}>
+                            Cancel
+                        </button>
+                        <button type="button" class={props.danger ? "danger" : "primary"} onClick={run}>
+                            {props.children}
+                        </button>
+                    </div>
+                </Dialog>
+            )}
+            {error && (
+                <span class="bad" role="alert">
+                    {error}
+                </span>
+            )}
+        </span>
+    );
+}
+
+export function Dialog(props: { title: string; close: () => void; children: ComponentChildren }) {
+    const element = useRef<HTMLDialogElement>(null);
+    useEffect(() => {
+        element.current?.showModal();
+    }, []);
+    return (
+        <dialog ref={element} aria-label={props.title} onClose={props.close}>
+            <h2>{props.title}</h2>
+            {props.children}
+        </dialog>
+    );
+}
+
+/** A text as it is; JSON is indented. It is never read as markup. */
+export function Value(props: { text: string }) {
+    return <pre class="value">{pretty(props.text)}</pre>;
+}
+
+export function pretty(text: string): string {
+    try {
+        return JSON.stringify(JSON.parse(text), null, 2);
+    } catch {
+        return text;
+    }
+}
+
+/** Bytes as text, or in hexadecimal if they are none. */
+export function textOf(data: Uint8Array): string {
+    try {
+        return new TextDecoder("utf-8", { fatal: true }).decode(data);
+    } catch {
+        return Array.from(data.subarray(0, 4096), (byte) => byte.toString(16).padStart(2, "0")).join(" ");
+    }
+}

@@ -1,0 +1,81 @@
+// The log of a function, or of all of them, live, with a search in what was received.
+import { useEffect, useRef, useState } from "preact/hooks";
+import type { LogLine } from "../api/edgefaas/control/v1/control_pb";
+import { control } from "../connection";
+import { clock } from "../format";
+import { useStream } from "../live";
+import { href } from "../router";
+import { Card, Empty } from "./basics";
+
+/** Lines that are kept here, and that the node sends first. */
+const MAX_LINES = 1000;
+const FIRST_LINES = 200;
+/** Time between two drawings: a loud function has thousands of lines a second. */
+const DRAW_MS = 200;
+
+export function Logs(props: { name?: string }) {
+    const name = props.name ?? "";
+    const [lines, setLines] = useState<LogLine[]>([]);
+    const [search, setSearch] = useState("");
+    const [follow, setFollow] = useState(true);
+    const received = useRef<LogLine[]>([]);
+    const end = useRef<HTMLDivElement>(null);
+    const error = useStream(
+        (signal) => control.logs({ function: name, follow: true, tail: FIRST_LINES }, { signal, timeoutMs: 0 }),
+        (line) => {
+            received.current.push(line);
+            if (received.current.length > 2 * MAX_LINES) received.current.splice(0, MAX_LINES);
+        },
+        [name],
+    );
+    useEffect(() => {
+        const timer = setInterval(() => {
+            if (received.current.length === 0) return;
+            const arrived = received.current;
+            received.current = [];
+            setLines((before) => joined(before, arrived).slice(-MAX_LINES));
+        }, DRAW_MS);
+        return () => clearInterval(timer);
+    }, []);
+    useEffect(() => {
+        if (follow && end.current) end.current.scrollTop = end.current.scrollHeight;
+    }, [lines, follow]);
+    const wanted = search.trim().toLowerCase();
+    const text = (line: LogLine) => `${line.level} ${line.function} ${line.invocationId} ${line.message}`.toLowerCase();
+    const shown = wanted ? lines.filter((line) => text(line).includes(wanted)) : lines;
+    return (
+        <Card
+            title="Log"
+            actions={
+                <>
+                    <label class="inline">
+                        <input type="checkbox" checked={follow} onChange={(event) => setFollow(event.currentTarget.checked)} />
+                        Follow
+                    </label>
+                    <input type="search" aria-label="Search in the log" placeholder="Search" value={search} onInput={(event) => setSearch(event.currentTarget.value)} />
+                </>
+            }
+        >
+            {error && <Empty error={error} />}
+            <div class="log" ref={end} role="log" aria-label="Log lines" aria-live="off" tabIndex={0}>
+                {shown.length === 0 && <p class="empty">{wanted ? "No line has this text." : "No lines yet."}</p>}
+                {shown.map((line) => (
+                    <div key={String(line.number)} class={`line ${line.level}`}>
+                        {line.lostBefore > 0n && <div class="warn">{String(line.lostBefore)} lines were lost</div>}
+                        <time>{clock(line.timeUnixMs)}</time> <span class="level">{line.level}</span>{" "}
+                        {!props.name && <a href={href("functions", [line.function])}>{line.function}</a>} <span class="message">{line.message}</span>{" "}
+                        {line.invocationId && <a href={href("traces", [line.invocationId])}>trace</a>}
+                    </div>
+                ))}
+            </div>
+        </Card>
+    );
+}
+
+/** A stream that begins again sends the last lines again. A node that has started again numbers its lines from 1. */
+function joined(before: LogLine[], arrived: LogLine[]): LogLine[] {
+    const last = before.at(-1)?.number ?? 0n;
+    const first = arrived[0]?.number ?? 0n;
+    const isNewStart = first <= last && !before.some((line) => line.number === first && line.timeUnixMs === arrived[0]?.timeUnixMs);
+    return isNewStart ? arrived : [...before, ...arrived.filter((line) => line.number > last)];
+}

@@ -1,0 +1,147 @@
+// The functions of all apps with their figures; one function with its log, its calls and its app's revisions.
+import { useState } from "preact/hooks";
+import type { App, Function as Fn } from "../api/edgefaas/control/v1/control_pb";
+import { control, may } from "../connection";
+import { bytes, count, duration, rate, time } from "../format";
+import { useLive } from "../live";
+import { Action, Badge, Card, Empty, Figure, Table } from "../parts/basics";
+import { Invoke } from "../parts/invoke";
+import { Logs } from "../parts/logs";
+import { useRates } from "../parts/rates";
+import { href, place } from "../router";
+
+export function Functions() {
+    const name = place.value.parts[0];
+    return name === undefined ? <All /> : <One key={name} name={name} />;
+}
+
+function State(props: { one: Fn }) {
+    const { error, stats } = props.one;
+    if (error) return <Badge tone="bad">broken</Badge>;
+    if (stats && stats.failures > 0n) return <Badge tone="warn">has failed</Badge>;
+    return <Badge tone="good">ready</Badge>;
+}
+
+function All() {
+    const { data, error } = useLive((signal) => control.list({}, { signal }), []);
+    const [search, setSearch] = useState("");
+    const functions = data?.apps.flatMap((app) => app.functions) ?? [];
+    const rates = useRates(data && functions.map((one) => [one.name, Number(one.stats?.invocations ?? 0n)]));
+    if (!data) return <Empty error={error} loading />;
+    if (data.apps.length === 0) {
+        return <Empty>No app is deployed. `edgefaas new` makes one, and `edgefaas deploy` brings it here.</Empty>;
+    }
+    const shown = (one: Fn) => one.name.includes(search.trim());
+    return (
+        <>
+            <label class="search">
+                Search
+                <input type="search" value={search} onInput={(event) => setSearch(event.currentTarget.value)} />
+            </label>
+            {error && <Empty error={error} />}
+            {data.apps
+                .filter((app) => app.functions.some(shown))
+                .map((app) => (
+                    <Card key={app.name} title={app.name} actions={<small>revision {app.revision.slice(0, 12)}</small>}>
+                        <Table
+                            label={`Functions of ${app.name}`}
+                            rows={app.functions.filter(shown)}
+                            id={(one) => one.name}
+                            columns={[
+                                { name: "Function", cell: (one) => <a href={href("functions", [one.name])}>{one.name}</a> },
+                                { name: "State", cell: (one) => <State one={one} /> },
+                                { name: "Rate", number: true, cell: (one) => rate(rates.get(one.name) ?? 0) },
+                                { name: "Calls", number: true, wide: true, cell: (one) => count(one.stats?.invocations ?? 0n) },
+                                { name: "Failed", number: true, cell: (one) => count(one.stats?.failures ?? 0n) },
+                                { name: "p50", number: true, wide: true, cell: (one) => duration(one.stats?.durationP50Us ?? 0n) },
+                                { name: "p99", number: true, cell: (one) => duration(one.stats?.durationP99Us ?? 0n) },
+                                { name: "Cold / warm", number: true, wide: true, cell: (one) => `${count(one.stats?.coldStarts ?? 0n)} / ${count(one.stats?.warmStarts ?? 0n)}` },
+                                { name: "Memory", number: true, wide: true, cell: (one) => bytes(one.stats?.memoryPeakBytes ?? 0n) },
+                                { name: "Processor", number: true, wide: true, cell: (one) => duration(one.stats?.cpuUs ?? 0n) },
+                            ]}
+                        />
+                    </Card>
+                ))}
+        </>
+    );
+}
+
+function One(props: { name: string }) {
+    const { data, error, refresh } = useLive((signal) => control.list({}, { signal }), []);
+    if (!data) return <Empty error={error} loading />;
+    const app = data.apps.find((app) => app.functions.some((one) => one.name === props.name));
+    const one = app?.functions.find((one) => one.name === props.name);
+    if (!app || !one) return <Empty error={`there is no function \`${props.name}\``} />;
+    const { stats } = one;
+    return (
+        <>
+            <p>
+                <a href={href("functions")}>All functions</a>
+            </p>
+            <Card
+                title={
+                    <>
+                        {one.name} <small>of {app.name}</small>
+                    </>
+                }
+                actions={<State one={one} />}
+            >
+                {one.error && <Empty error={one.error} />}
+                <dl class="figures">
+                    <Figure name="Calls" value={count(stats?.invocations ?? 0n)} note={`${count(stats?.running ?? 0)} running, ${count(stats?.queued ?? 0)} waiting`} />
+                    <Figure name="Failed" value={count(stats?.failures ?? 0n)} note={`${count(stats?.rejected ?? 0n)} refused`} tone={stats?.failures ? "warn" : undefined} />
+                    <Figure name="p50" value={duration(stats?.durationP50Us ?? 0n)} note={`p99 ${duration(stats?.durationP99Us ?? 0n)}`} />
+                    <Figure name="Cold starts" value={count(stats?.coldStarts ?? 0n)} note={`${count(stats?.warmStarts ?? 0n)} warm`} />
+                    <Figure name="Memory, at most" value={bytes(stats?.memoryPeakBytes ?? 0n)} />
+                    <Figure name="Processor time" value={duration(stats?.cpuUs ?? 0n)} />
+                    <Figure name="Pending" value={count(stats?.pending ?? 0n)} note="durable invocations" />
+                </dl>
+                <dl class="pairs">
+                    <dt>Kind</dt>
+                    <dd>
+                        {one.kind}, {bytes(one.sourceBytes)}
+                    </dd>
+                    <dt>Triggers</dt>
+                    <dd>{one.triggers.join(", ") || "none"}</dd>
+                </dl>
+            </Card>
+            <Logs name={one.name} />
+            {may("operate") && <Invoke function={one} done={refresh} />}
+            <Revisions app={app} done={refresh} />
+        </>
+    );
+}
+
+function Revisions(props: { app: App; done: () => void }) {
+    const { app } = props;
+    return (
+        <Card title={`Revisions of ${app.name}`}>
+            <dl class="pairs">
+                <dt>{app.revision.slice(0, 12)}</dt>
+                <dd>live since {time(app.deployedUnixMs)}</dd>
+                {app.previousRevisions.map((revision) => (
+                    <Earlier key={revision} app={app.name} revision={revision} done={props.done} />
+                ))}
+            </dl>
+        </Card>
+    );
+}
+
+function Earlier(props: { app: string; revision: string; done: () => void }) {
+    const { app, revision } = props;
+    const short = revision.slice(0, 12);
+    const run = async () => {
+        await control.rollback({ app, revision, waitMs: 5000 });
+        props.done();
+    };
+    return (
+        <>
+            <dt>{short}</dt>
+            <dd>
+                <Action run={run} confirm={`Roll ${app} back to ${short}?`} disabled={!may("operate")}>
+                    Roll back
+                </Action>
+            </dd>
+        </>
+    );
+}

@@ -1,0 +1,97 @@
+import { deploy } from "./app";
+import { checkAccessibility, expect, picture, signIn, test } from "./fixtures";
+
+test("the failing function is found, and its log says why", async ({ page, node }) => {
+    await deploy(node);
+    await node.cli(["invoke", "broken"]).catch(() => undefined);
+    await signIn(page, node);
+    await page.getByRole("link", { name: "Functions" }).click();
+    const broken = page.getByRole("row", { name: /broken/ });
+    await expect(broken).toContainText("has failed");
+    await expect(page.getByRole("row", { name: /greet/ })).toContainText("ready");
+    await checkAccessibility(page);
+    await picture(page, "functions");
+    await page.getByRole("link", { name: "broken" }).click();
+    await expect(page.getByRole("log")).toContainText("the sensor gives no value");
+    await checkAccessibility(page);
+    await picture(page, "function");
+});
+
+test("a function is invoked with events, and answer, log and trace are shown", async ({ page, node }) => {
+    await deploy(node);
+    await signIn(page, node);
+    await page.goto(`${node.url}/#/functions/greet`);
+    await page.getByLabel("Body").fill("ada");
+    await page.getByRole("button", { name: "Invoke" }).click();
+    const outcome = page.locator(".outcome");
+    await expect(outcome).toContainText("answered");
+    await expect(outcome).toContainText('"hello": "ada"');
+    await expect(outcome).toContainText("info greeting ada");
+    await outcome.getByRole("button", { name: /greet/ }).click();
+    await expect(outcome).toContainText("isolate made");
+    await picture(page, "invoke");
+    // The log has the line, too, and at once.
+    await expect(page.getByRole("log")).toContainText("greeting ada");
+    await page.getByLabel("Event").selectOption("HTTP request");
+    await page.getByLabel("Path and query").fill("/greet?bob");
+    await page.getByRole("button", { name: "Invoke" }).click();
+    await expect(outcome).toContainText("info greeting bob");
+    await page.getByLabel("Search in the log").fill("bob");
+    await expect(page.getByRole("log")).not.toContainText("greeting ada");
+    await expect(page.getByRole("log")).toContainText("greeting bob");
+});
+
+test("markup of a function and of a payload stays text", async ({ page, node }) => {
+    await deploy(node);
+    await signIn(page, node);
+    await page.goto(`${node.url}/#/functions/markup`);
+    await page.getByLabel("Body").fill("<b id=answer>bold</b>");
+    await page.getByRole("button", { name: "Invoke" }).click();
+    await expect(page.locator(".outcome")).toContainText("<b id=answer>bold</b>");
+    await expect(page.getByRole("log")).toContainText("<script>window.hit = 1</script>");
+    await expect(page.locator("#answer")).toHaveCount(0);
+    expect(await page.evaluate(() => "hit" in window)).toBe(false);
+});
+
+test("an app is rolled back to an earlier revision", async ({ page, node }) => {
+    await deploy(node);
+    await deploy(node, { "broken.js": "export default () => 'mended';\n" });
+    await signIn(page, node);
+    await page.goto(`${node.url}/#/functions/broken`);
+    await page.getByRole("button", { name: "Roll back" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Roll back" }).click();
+    await expect(page.getByRole("dialog")).toHaveCount(0);
+    await expect(async () => {
+        await expect(node.cli(["invoke", "broken"])).rejects.toThrow(/gives no value/);
+    }).toPass();
+});
+
+test.describe("a user who may only look", () => {
+    // gRPC-Web refuses with status 200.
+    test("finds no buttons, and is refused by the node itself", async ({ page, node }) => {
+        await deploy(node);
+        await node.cli(["users", "add", "bob", "--role", "look"], "bob's\n");
+        await page.goto(node.url);
+        await page.getByLabel("User").fill("bob");
+        await page.getByLabel("Password").fill("bob's");
+        await page.getByRole("button", { name: "Sign in" }).click();
+        await page.getByRole("link", { name: "Functions" }).click();
+        await page.getByRole("link", { name: "greet" }).click();
+        await expect(page.getByRole("log")).toBeVisible();
+        await expect(page.getByRole("button", { name: "Invoke" })).toHaveCount(0);
+        const call = (path: string) =>
+            page.evaluate(async (path) => {
+                const frame = new Uint8Array(5);
+                const headers = { "content-type": "application/grpc-web+proto" };
+                const response = await fetch(path, { method: "POST", headers, body: frame });
+                return response.headers.get("grpc-status");
+            }, path);
+        expect(await call("/edgefaas.control.v1.Control/Invoke")).toBe("7");
+        expect(await call("/edgefaas.control.v1.Control/Deploy")).toBe("7");
+        expect(await call("/edgefaas.objects.v1.Objects/Update")).toBe("7");
+        // The same form of call with a method that the role permits.
+        expect(await call("/edgefaas.control.v1.Control/Status")).not.toBe("7");
+        await node.cli(["users", "role", "bob", "operate"]);
+        expect(await call("/edgefaas.objects.v1.Objects/Update")).not.toBe("7");
+    });
+});

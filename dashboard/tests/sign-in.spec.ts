@@ -1,0 +1,53 @@
+import { checkAccessibility, expect, picture, signIn, test } from "./fixtures";
+
+test.describe("a refused sign-in", () => {
+    test.use({ expectedErrors: /401|403/ });
+
+    test("says why, and lets a user with a role in", async ({ page, node }) => {
+        await node.cli(["users", "add", "ada"], "secret of ada\n");
+        await page.goto(node.url);
+        await checkAccessibility(page);
+        await picture(page, "sign-in");
+        await page.getByLabel("User").fill("ada");
+        await page.getByLabel("Password").fill("wrong");
+        await page.getByRole("button", { name: "Sign in" }).click();
+        await expect(page.getByRole("alert")).toHaveText("the user name or the password is wrong");
+        await page.getByLabel("Password").fill("secret of ada");
+        await page.getByRole("button", { name: "Sign in" }).click();
+        await expect(page.getByRole("alert")).toContainText("has no role");
+        await node.cli(["users", "role", "ada", "look"]);
+        await page.getByRole("button", { name: "Sign in" }).click();
+        await expect(page.getByRole("heading", { level: 1 })).toHaveText("Overview");
+        await expect(page.getByRole("navigation")).toContainText("ada look");
+        await page.reload();
+        await expect(page.getByRole("heading", { level: 1 })).toHaveText("Overview");
+        await page.getByRole("button", { name: "Sign out" }).click();
+        await expect(page.getByRole("heading", { name: "Sign in to this node" })).toBeVisible();
+        await page.reload();
+        await expect(page.getByRole("heading", { name: "Sign in to this node" })).toBeVisible();
+    });
+});
+
+test("the cookie is out of reach of scripts and of other sites", async ({ page, node, context }) => {
+    await signIn(page, node);
+    const [cookie] = await context.cookies();
+    expect(cookie).toMatchObject({ httpOnly: true, sameSite: "Strict", path: "/" });
+    expect(await page.evaluate(() => document.cookie)).toBe("");
+    const lastsSeconds = (cookie?.expires ?? 0) - Date.now() / 1000;
+    expect(lastsSeconds).toBeGreaterThan(3000);
+    expect(lastsSeconds).toBeLessThanOrEqual(3601);
+});
+
+test.describe("a node that is killed", () => {
+    test.use({ expectedErrors: /ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET|ERR_CONNECTION_CLOSED/ });
+
+    test("is missed by its open page, which comes back with it", async ({ page, node }) => {
+        await signIn(page, node);
+        await node.kill();
+        await expect(page.getByRole("alert")).toContainText("The node does not answer");
+        await picture(page, "away");
+        await node.run();
+        await expect(page.getByRole("alert")).toHaveCount(0);
+        await expect(page.getByRole("heading", { level: 1 })).toHaveText("Overview");
+    });
+});
