@@ -4,6 +4,7 @@ import { findSession, link, session, signOut } from "./connection";
 import { href, place } from "./router";
 import { SignIn } from "./views/sign-in";
 import { Overview } from "./views/overview";
+import { Messages } from "./views/messages";
 import { Functions } from "./views/functions";
 import { Workflows } from "./views/workflows";
 import { Objects } from "./views/objects";
@@ -13,6 +14,7 @@ import { Settings } from "./views/settings";
 
 const VIEWS = [
     { view: "overview", name: "Overview", content: Overview },
+    { view: "messages", name: "Messages", content: Messages },
     { view: "functions", name: "Functions", content: Functions },
     { view: "workflows", name: "Workflows", content: Workflows },
     { view: "objects", name: "Objects", content: Objects },

@@ -60,6 +60,8 @@ export function useStream<T>(
         const abort = new AbortController();
         const run = async () => {
             while (!abort.signal.aborted && session.value) {
+                // The node ends each stream after a minute, to check the session again.
+                let pauseMs = 100;
                 try {
                     for await (const item of open(abort.signal)) {
                         each(item);
@@ -69,8 +71,9 @@ export function useStream<T>(
                     if (abort.signal.aborted) return;
                     note(cause);
                     setError(messageOf(cause));
+                    pauseMs = AWAY_MS;
                 }
-                await new Promise((resolve) => setTimeout(resolve, AWAY_MS));
+                await new Promise((resolve) => setTimeout(resolve, pauseMs));
             }
         };
         void run();

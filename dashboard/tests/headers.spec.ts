@@ -1,4 +1,6 @@
-import { request as http, type RequestOptions } from "node:http";
+import { Agent, request as http, type RequestOptions } from "node:http";
+import { connect } from "node:http2";
+import { deploy } from "./app";
 import { expect, test } from "./fixtures";
 
 interface Answer {
@@ -67,6 +69,71 @@ test("a session is of use to pages of this port only", async ({ node }) => {
     expect(await status({ cookie: "" })).toBe("16");
     const metrics = await send(`${node.url}/metrics`, { headers: { cookie } });
     expect(metrics.status).toBe(200);
+});
+
+test("a session works over HTTP/2, as it does over TLS", async ({ node }) => {
+    const client = connect(node.url);
+    const post = (path: string, headers: Record<string, string>, body: string) =>
+        new Promise<{ status: number; cookie: string; grpc: string; text: string }>((resolve, reject) => {
+            const stream = client.request({ ":method": "POST", ":path": path, ...headers });
+            let answer = { status: 0, cookie: "", grpc: "", text: "" };
+            stream.on("response", (got) => {
+                const cookie = String(got["set-cookie"] ?? "").split(";")[0] ?? "";
+                answer = { status: Number(got[":status"]), cookie, grpc: String(got["grpc-status"] ?? ""), text: "" };
+            });
+            stream.on("data", (chunk) => (answer.text += chunk.toString("latin1")));
+            stream.on("end", () => resolve(answer));
+            stream.on("error", reject);
+            stream.end(body);
+        });
+    const json = { "content-type": "application/json" };
+    const token = JSON.stringify({ token: node.token });
+    expect((await post("/session", { ...json, origin: "http://evil.example" }, token)).status).toBe(403);
+    const { status, cookie } = await post("/session", { ...json, origin: node.url }, token);
+    expect(status).toBe(200);
+    const web = { "content-type": "application/grpc-web+proto", cookie };
+    const path = "/edgefaas.control.v1.Control/Status";
+    expect((await post(path, { ...web, origin: node.url }, "\0\0\0\0\0")).text).toContain("grpc-status:0");
+    expect((await post(path, { ...web, origin: "http://evil.example" }, "\0\0\0\0\0")).grpc).toBe("7");
+    expect((await post(path, web, "\0\0\0\0\0")).grpc).toBe("7");
+    client.close();
+});
+
+test("functions do not see the session", async ({ node }) => {
+    const manifest = `app = "plant"\n\n[functions.echo]\nmain = "echo.js"\ntriggers = [{ http = "/echo", methods = ["GET"] }]\n`;
+    await deploy(node, { "edgefaas.toml": manifest, "echo.js": "export default (event) => ({ cookie: event.headers.get?.(\"cookie\") ?? event.headers.cookie });\n" });
+    const headers = { origin: node.url, "content-type": "application/json" };
+    const signedIn = await send(`${node.url}/session`, { method: "POST", headers }, JSON.stringify({ token: node.token }));
+    const cookie = String(signedIn.headers["set-cookie"]).split(";")[0] ?? "";
+    const seen = await send(`${node.http}/echo`, { headers: { cookie: `a=1; ${cookie}` } });
+    expect(seen.body.toString()).toContain("a=1");
+    expect(seen.body.toString()).not.toContain("edgefaas-");
+});
+
+test("one user does not take all connections", async ({ node }) => {
+    await node.cli(["users", "add", "bob", "--role", "look"], "bob's\n");
+    const own = { origin: node.url, "content-type": "application/json" };
+    const signedIn = await send(`${node.url}/session`, { method: "POST", headers: own }, JSON.stringify({ user: "bob", password: "bob's" }));
+    const cookie = String(signedIn.headers["set-cookie"]).split(";")[0] ?? "";
+    const headers = { origin: node.url, "content-type": "application/grpc-web+proto", cookie };
+    // `follow`, which is field 2.
+    const body = "\0\0\0\0\x02\x10\x01";
+    const agent = new Agent({ maxSockets: 200 });
+    const streams = Array.from({ length: 130 }, () => {
+        const sent = http(`${node.url}/edgefaas.control.v1.Control/Logs`, { method: "POST", headers, agent });
+        const status = new Promise<string>((resolve) => {
+            sent.on("response", (response) => resolve(String(response.headers["grpc-status"] ?? "open")));
+            sent.on("error", () => resolve("closed"));
+        });
+        sent.end(body, "latin1");
+        return { sent, status };
+    });
+    // The streams send nothing until there is a line.
+    const refused = await Promise.all(streams.map(({ status }) => Promise.race([status, new Promise<string>((resolve) => setTimeout(resolve, 5000, "open"))])));
+    expect(refused.filter((status) => status === "open").length).toBeLessThanOrEqual(24);
+    expect((await send(`${node.url}/healthz`, {})).status).toBe(200);
+    expect(await node.cli(["users", "list"])).toContain("bob");
+    for (const { sent } of streams) sent.destroy();
 });
 
 test("bad sign-ins are refused with a reason", async ({ node }) => {

@@ -1,4 +1,5 @@
 import { checkAccessibility, expect, picture, signIn, test } from "./fixtures";
+import { Node } from "./node";
 
 test.describe("a refused sign-in", () => {
     test.use({ expectedErrors: /401|403/ });
@@ -36,6 +37,45 @@ test("the cookie is out of reach of scripts and of other sites", async ({ page, 
     const lastsSeconds = (cookie?.expires ?? 0) - Date.now() / 1000;
     expect(lastsSeconds).toBeGreaterThan(3000);
     expect(lastsSeconds).toBeLessThanOrEqual(3601);
+});
+
+test.describe("a session that has ended", () => {
+    test("asks for another sign-in, at the same view", async ({ page, node }) => {
+        await node.cli(["users", "add", "ada", "--role", "operate"], "one\n");
+        await page.goto(`${node.url}/#/objects`);
+        const signInAs = async (password: string) => {
+            await page.getByLabel("User").fill("ada");
+            await page.getByLabel("Password").fill(password);
+            await page.getByRole("button", { name: "Sign in" }).click();
+            await expect(page.getByRole("heading", { level: 1 })).toHaveText("Objects");
+        };
+        await signInAs("one");
+        await node.cli(["users", "passwd", "ada"], "two\n");
+        await expect(page.getByRole("heading", { name: "Sign in to this node" })).toBeVisible();
+        await signInAs("two");
+        await node.cli(["users", "rm", "ada"]);
+        await expect(page.getByRole("heading", { name: "Sign in to this node" })).toBeVisible();
+    });
+});
+
+test("sessions of two nodes on one host do not mix", async ({ page, node, context }) => {
+    await signIn(page, node);
+    const other = await Node.start();
+    try {
+        const second = await context.newPage();
+        await second.goto(other.url);
+        await expect(second.getByRole("heading", { name: "Sign in to this node" })).toBeVisible();
+        await signIn(second, other);
+        await page.reload();
+        await expect(page.getByRole("heading", { level: 1 })).toHaveText("Overview");
+        expect((await context.cookies()).length).toBe(2);
+        await second.getByRole("button", { name: "Sign out" }).click();
+        await expect(second.getByRole("heading", { name: "Sign in to this node" })).toBeVisible();
+        await page.reload();
+        await expect(page.getByRole("heading", { level: 1 })).toHaveText("Overview");
+    } finally {
+        await other.remove();
+    }
 });
 
 test.describe("a node that is killed", () => {

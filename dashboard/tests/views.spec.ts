@@ -47,7 +47,7 @@ test("objects are watched live and changed by their types", async ({ page, node 
     await expect(page.locator("pre")).toHaveCount(0);
 });
 
-const VIEWS = ["Overview", "Functions", "Workflows", "Objects", "Traces", "Cluster", "Settings"];
+const VIEWS = ["Overview", "Messages", "Functions", "Workflows", "Objects", "Traces", "Cluster", "Settings"];
 
 for (const [name, width, colorScheme] of [
     ["light", 1280, "light"],

@@ -3,12 +3,39 @@
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use http::header::HOST;
+use http::header::{COOKIE, HOST};
 use http::uri::Authority;
-use http::{HeaderMap, HeaderName, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
 /// Relation of the page to the requested site, set by browsers (Fetch Metadata).
 pub const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// Beginning of the names of session cookies of the control port, behind `__Host-` over TLS. Browsers send them to all ports of a
+/// host, so that other listeners remove them from requests.
+pub const SESSION_COOKIE: &str = "edgefaas-";
+
+/// Removes session cookies of the control port.
+pub fn remove_session_cookies(headers: &mut HeaderMap) {
+    let is_session = |cookie: &str| {
+        let name = cookie.trim_start();
+        name.strip_prefix("__Host-").unwrap_or(name).starts_with(SESSION_COOKIE)
+    };
+    let has_session =
+        |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).split(';').any(is_session);
+    if !headers.get_all(COOKIE).iter().any(has_session) {
+        return;
+    }
+    let values: Vec<HeaderValue> = headers.get_all(COOKIE).iter().cloned().collect();
+    headers.remove(COOKIE);
+    for value in values {
+        let text = String::from_utf8_lossy(value.as_bytes()).into_owned();
+        let rest: Vec<&str> = text.split(';').filter(|cookie| !is_session(cookie)).collect();
+        let rest = rest.join(";");
+        if let (false, Ok(rest)) = (rest.trim().is_empty(), HeaderValue::from_str(rest.trim_start())) {
+            headers.append(COOKIE, rest);
+        }
+    }
+}
 
 /// True if `origin` is the listener itself, at which a request with the header `Host: host` has arrived. Without TLS only IP
 /// addresses and `localhost` count, because an attacker can make any name resolve to this node (DNS rebinding). With TLS the
@@ -32,6 +59,13 @@ pub fn is_ip_or_localhost(host: &str) -> bool {
     name == "localhost" || name.parse::<IpAddr>().is_ok()
 }
 
+/// The host of a request in lower case: `:authority` of HTTP/2, or the header `Host`; empty without one.
+pub fn host_of_request<B>(request: &http::Request<B>) -> String {
+    let authority = request.uri().authority();
+    authority
+        .map_or_else(|| host_of(request.headers()), |authority| authority.as_str().to_ascii_lowercase())
+}
+
 /// The header `Host` in lower case; empty without one.
 pub fn host_of(headers: &HeaderMap) -> String {
     let host = headers.get(HOST).map(|host| String::from_utf8_lossy(host.as_bytes()));
@@ -41,6 +75,25 @@ pub fn host_of(headers: &HeaderMap) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_session_cookies_are_removed() {
+        for (given, left) in [
+            (&["a=1; edgefaas-01AB=secret; b=2"][..], &["a=1; b=2"][..]),
+            (&["__Host-edgefaas-01AB=secret", "c=3"], &["c=3"]),
+            (&["edgefaas-1=x;edgefaas-2=y"], &[]),
+            (&["a=edgefaas-1; edgefaasx=1"], &["a=edgefaas-1; edgefaasx=1"]),
+        ] {
+            let mut headers = HeaderMap::new();
+            for value in given {
+                headers.append(COOKIE, HeaderValue::from_static(value));
+            }
+            remove_session_cookies(&mut headers);
+            let found: Vec<_> =
+                headers.get_all(COOKIE).iter().map(|value| value.to_str().unwrap()).collect();
+            assert_eq!(found, left);
+        }
+    }
 
     #[test]
     fn only_the_listener_itself_is_its_own_origin() {

@@ -45,6 +45,11 @@ impl Access {
     ) -> Result<SignedIn, SignInError> {
         let policy = self.policy();
         let hash = policy.users().hash(user);
+        let role = || self.role_of(user).ok_or_else(|| SignInError::NoRole { user: user.to_owned() });
+        // Wrong passwords of others at the same address do not lock the user out.
+        if self.passwords.remembers(user, password.as_bytes(), hash) {
+            return role();
+        }
         let _attempt = self.failed.begin(address, user).map_err(|_| SignInError::Busy)?;
         match self.passwords.check(user, password.as_bytes(), hash, address).await {
             Ok(true) => self.failed.succeeded(address, user),
@@ -54,7 +59,7 @@ impl Access {
             }
             Err(_) => return Err(SignInError::Busy),
         }
-        self.role_of(user).ok_or_else(|| SignInError::NoRole { user: user.to_owned() })
+        role()
     }
 
     /// The current role and password of a user; `None` if the user does not exist or has no role.

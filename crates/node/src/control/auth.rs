@@ -64,6 +64,9 @@ pub(super) fn bad_request(problem: &Problem) -> Response {
 /// The response to a request of a browser that may not do this.
 pub(super) fn forbidden(headers: &HeaderMap, problem: &Problem) -> Response {
     match is_grpc(headers) {
+        true if problem.status == 429 => {
+            tonic::Status::resource_exhausted(problem.detail.clone()).into_http()
+        }
         true => tonic::Status::permission_denied(problem.detail.clone()).into_http(),
         false => problem_response(problem),
     }

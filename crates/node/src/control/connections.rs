@@ -17,6 +17,8 @@ use tokio::time::{Sleep, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::Services;
+#[cfg(feature = "dashboard")]
+use super::web::{SessionSlot, SessionSlots};
 use crate::address_limits::network_of;
 use crate::gateway::request_head::{RequestHeads, Scanned};
 use crate::tls::{self, Service, Tls};
@@ -45,11 +47,30 @@ pub(super) struct ClientConnection {
     pub(super) address: IpAddr,
     /// Local address, if the connection is not TLS.
     pub(super) plain_at: Option<SocketAddr>,
+    /// Its place among those of sessions, from its first request with one.
+    #[cfg(feature = "dashboard")]
+    session: parking_lot::Mutex<Option<SessionSlot>>,
 }
 
 impl ClientConnection {
     fn new(address: IpAddr, plain_at: Option<SocketAddr>) -> Self {
-        Self { authenticated: CancellationToken::new(), address, plain_at }
+        Self {
+            authenticated: CancellationToken::new(),
+            address,
+            plain_at,
+            #[cfg(feature = "dashboard")]
+            session: parking_lot::Mutex::default(),
+        }
+    }
+
+    /// True if the connection has a place among those of sessions, or gets one.
+    #[cfg(feature = "dashboard")]
+    pub(super) fn has_session_slot(&self, slots: &Arc<SessionSlots>, user: &str) -> bool {
+        let mut session = self.session.lock();
+        if session.is_none() {
+            *session = slots.take(user);
+        }
+        session.is_some()
     }
 
     /// Marks the connection as authenticated: the limits on unauthenticated connections no longer apply to it.

@@ -37,6 +37,8 @@ use tokio_util::task::TaskTracker;
 use tower_service::Service;
 
 use self::auth::Guard;
+#[cfg(feature = "dashboard")]
+use self::caller::StreamLife;
 use self::connections::ClientConnection;
 use self::objects::ObjectsService;
 use self::status_message::cut_message;
@@ -52,6 +54,9 @@ use crate::tls::Tls;
 
 /// Path prefix of the object calls.
 const OBJECTS_PATH: &str = "/edgefaas.objects.v1.Objects/";
+/// Life of a stream of a request with a session.
+#[cfg(feature = "dashboard")]
+const STREAM_LIFE: Duration = Duration::from_secs(60);
 /// Path of the call that carries an app.
 const DEPLOY_PATH: &str = "/edgefaas.control.v1.Control/Deploy";
 
@@ -186,7 +191,7 @@ impl Services {
         }
         #[cfg(feature = "dashboard")]
         if let Some(web) = &self.web {
-            match web.check(&request) {
+            match web.check(&request, connection) {
                 Ok(BrowserRequest::Open) => {
                     request.extensions_mut().insert(web::ClientAddress(connection.address));
                     return Ok(Admitted { request, renewed: None });
@@ -194,6 +199,7 @@ impl Services {
                 Ok(BrowserRequest::Authenticated(session)) => {
                     connection.mark_authenticated();
                     request.extensions_mut().insert(session.caller);
+                    request.extensions_mut().insert(StreamLife(STREAM_LIFE));
                     return Ok(Admitted { request, renewed: session.renewed });
                 }
                 Ok(BrowserRequest::Other) => {}

@@ -26,6 +26,7 @@ use tokio_util::task::TaskTracker;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_types::{ErrorDetails, StatusExt};
 
+use super::caller::stream_end;
 use super::dependencies::ControlParts;
 
 /// Default and maximum number of objects in a list.
@@ -162,6 +163,7 @@ impl Objects for ObjectsService {
     }
 
     async fn watch(&self, request: Request<proto::WatchRequest>) -> Answer<Self::WatchStream> {
+        let cancel = stream_end(request.extensions(), &self.cancel);
         let proto::WatchRequest { app, object, field } = request.into_inner();
         let bad = |message: String| refused(Code::InvalidArgument, "BAD_NAME", message);
         if !is_name(&app) {
@@ -176,7 +178,6 @@ impl Objects for ObjectsService {
         let field = (!field.is_empty()).then_some(field);
         let mut watch = self.parts.store.objects().watch(WatchScope { app, object, field });
         let (changes, stream) = mpsc::channel(STREAM_CHANGES);
-        let cancel = self.cancel.clone();
         self.tasks.spawn(async move {
             loop {
                 let (notice, lost_before) = tokio::select! {
@@ -195,8 +196,9 @@ impl Objects for ObjectsService {
                     lost_before,
                     deleted: notice.value.is_none(),
                 };
-                if changes.send(Ok(change)).await.is_err() {
-                    return;
+                match cancel.run_until_cancelled(changes.send(Ok(change))).await {
+                    Some(Ok(())) => {}
+                    Some(Err(_)) | None => return,
                 }
             }
         });

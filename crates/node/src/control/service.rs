@@ -25,6 +25,7 @@ use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 use ulid::Ulid;
 
+use super::caller::stream_end;
 use super::dependencies::ControlParts;
 use super::rollouts::PolicyChangeError;
 use super::{convert, deploy_warnings, events, members};
@@ -202,6 +203,7 @@ impl Control for ControlService {
     }
 
     async fn logs(&self, request: Request<proto::LogsRequest>) -> Answer<Self::LogsStream> {
+        let end = stream_end(request.extensions(), &self.cancel);
         let proto::LogsRequest { function, follow, tail } = request.into_inner();
         let function = (!function.is_empty()).then_some(function);
         if let Some(name) = &function {
@@ -216,7 +218,7 @@ impl Control for ControlService {
         let live = follow.then(|| self.parts.logs.follow());
         let kept = self.parts.logs.kept(function.as_deref(), (tail > 0).then_some(tail as usize));
         let (lines, stream) = mpsc::channel(STREAM_LINES);
-        self.tasks.spawn(send_lines(kept, live, function, lines, self.cancel.clone()));
+        self.tasks.spawn(send_lines(kept, live, function, lines, end));
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
 
@@ -589,8 +591,9 @@ async fn send_lines(
     let mut last = 0;
     for line in kept {
         last = line.number;
-        if lines.send(Ok(convert::log_line(line, 0))).await.is_err() {
-            return;
+        match cancel.run_until_cancelled(lines.send(Ok(convert::log_line(line, 0)))).await {
+            Some(Ok(())) => {}
+            Some(Err(_)) | None => return,
         }
     }
     let Some(mut live) = live else { return };
@@ -605,8 +608,10 @@ async fn send_lines(
             Ok(line) if line.number <= last => {}
             Ok(line) if function.as_deref().is_some_and(|name| *name != *line.function) => {}
             Ok(line) => {
-                if lines.send(Ok(convert::log_line(line, std::mem::take(&mut lost)))).await.is_err() {
-                    return;
+                let line = convert::log_line(line, std::mem::take(&mut lost));
+                match cancel.run_until_cancelled(lines.send(Ok(line))).await {
+                    Some(Ok(())) => {}
+                    Some(Err(_)) | None => return,
                 }
             }
             Err(broadcast::error::RecvError::Lagged(count)) => lost += count,

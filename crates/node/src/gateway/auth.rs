@@ -18,6 +18,7 @@ use super::response::{HttpReply, problem_reply};
 use super::websocket::WebSocketUpgrade;
 use crate::access::{Access, Action, ClientNames};
 use crate::access::{TokenError, bearer, token_in};
+use crate::own_origin::remove_session_cookies;
 
 /// File of the gateway token in the data directory. This token permits calls only.
 pub(crate) const HTTP_TOKEN_FILE: &str = "http-token";
@@ -138,8 +139,8 @@ impl GatewayAuth {
         triggers.max().map_or(self.default, |strictest| strictest.max(self.default))
     }
 
-    /// Authorises a request for a function. If `authorization` contains a token of the node, removes that header: functions
-    /// must not see these tokens.
+    /// Authorises a request for a function. If `authorization` contains a token of the node, removes that header, and cookies of
+    /// sessions of the control port: functions must not see them.
     ///
     /// # Errors
     /// Status 401 with a challenge, 403, or 400 for more than one `authorization` header.
@@ -149,6 +150,7 @@ impl GatewayAuth {
         function: &str,
         headers: &mut HeaderMap,
     ) -> Result<Authorised, Refused> {
+        remove_session_cookies(headers);
         let token = bearer(headers).map(str::to_owned);
         let values = headers.get_all(AUTHORIZATION);
         if values.iter().nth(1).is_some() {

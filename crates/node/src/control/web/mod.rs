@@ -6,6 +6,7 @@
 
 mod routes;
 mod sessions;
+mod slots;
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -15,18 +16,21 @@ use axum::Router;
 use bytes::Bytes;
 use edgefaas_functions::problem::Problem;
 use http::header::{CONTENT_TYPE, ORIGIN};
-use http::{HeaderMap, Method, Request, Response};
+use http::{HeaderMap, HeaderValue, Method, Request, Response};
 use hyper::body::Incoming;
 use tonic_web::GrpcWebLayer;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use self::sessions::{Session, Sessions};
+use self::slots::{MAX_SESSION_CONNECTIONS, MAX_SESSION_CONNECTIONS_OF_USER};
+pub(super) use self::slots::{SessionSlot, SessionSlots};
 use super::auth::Guard;
 use super::caller::required_role;
+use super::connections::ClientConnection;
 use super::dependencies::ControlParts;
 use crate::access::Access;
-use crate::own_origin::{SEC_FETCH_SITE, host_of, is_ip_or_localhost, is_own_origin};
+use crate::own_origin::{SEC_FETCH_SITE, host_of_request, is_ip_or_localhost, is_own_origin};
 
 /// Path of sign-in, sign-out, and the facts of a session.
 const SESSION_PATH: &str = "/session";
@@ -43,6 +47,7 @@ pub(super) struct Web {
     node_id: String,
     /// The control port speaks TLS.
     secure: bool,
+    slots: Arc<SessionSlots>,
 }
 
 /// A request of a browser.
@@ -66,6 +71,7 @@ impl Web {
             guard: Guard::new(token),
             node_id: node_id.clone(),
             secure,
+            slots: Arc::default(),
         }
     }
 
@@ -77,40 +83,53 @@ impl Web {
     /// Classifies a request without `authorization`.
     ///
     /// # Errors
-    /// Status 403: the request comes from a page of another site, or the role of its session does not suffice.
-    pub fn check<B>(&self, request: &Request<B>) -> Result<BrowserRequest, Problem> {
+    /// Status 403: the request comes from a page of another site, or the role of its session does not suffice. 429: the user has
+    /// too many connections.
+    pub fn check<B>(
+        &self,
+        request: &Request<B>,
+        connection: &ClientConnection,
+    ) -> Result<BrowserRequest, Problem> {
         let (path, headers) = (request.uri().path(), request.headers());
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
-        if path == SESSION_PATH || (is_read && routes::is_page(path)) {
-            self.check_host(headers)?;
-            if !is_read {
-                self.check_origin(headers)?;
-            }
+        if is_read && routes::is_page(path) {
+            self.check_host(request)?;
+            return Ok(BrowserRequest::Open);
+        }
+        if path == SESSION_PATH {
+            self.check_site(request, is_read)?;
             return Ok(BrowserRequest::Open);
         }
         let Some(session) = self.sessions.find(headers, &self.access) else {
             return Ok(BrowserRequest::Other);
         };
-        self.check_host(headers)?;
-        self.check_site(headers)?;
-        if !is_read {
-            self.check_origin(headers)?;
+        self.check_site(request, is_read)?;
+        // A page of another site cannot send this content type without a preflight, which nothing answers.
+        if !is_read && !is_grpc_web(headers) {
+            return Err(other_site());
         }
         let (needed, role) = (required_role(path), session.caller.role());
+        let user = session.caller.user().unwrap_or_default();
         if role < needed {
-            let user = session.caller.user().unwrap_or_default();
             let detail = format!(
                 "this needs the role `{needed}`, and user `{user}` has the role `{role}`; an administrator changes it with \
                  `edgefaas users role {user} {needed}`"
             );
             return Err(Problem::new(403, "Role not sufficient", detail));
         }
+        if !connection.has_session_slot(&self.slots, user) {
+            let detail = format!(
+                "user `{user}` has {MAX_SESSION_CONNECTIONS_OF_USER} connections, or all sessions have {MAX_SESSION_CONNECTIONS}; \
+                 close other pages of this node"
+            );
+            return Err(Problem::new(429, "Too many connections", detail));
+        }
         Ok(BrowserRequest::Authenticated(session))
     }
 
     /// Without TLS, any name but `localhost` may be a name that an attacker has pointed at this node (DNS rebinding).
-    fn check_host(&self, headers: &HeaderMap) -> Result<(), Problem> {
-        let host = host_of(headers);
+    fn check_host<B>(&self, request: &Request<B>) -> Result<(), Problem> {
+        let host = host_of_request(request);
         if host.is_empty() || self.secure || is_ip_or_localhost(&host) {
             return Ok(());
         }
@@ -118,21 +137,23 @@ impl Web {
         Err(Problem::new(403, "Host not allowed", detail))
     }
 
-    /// Browsers set `Sec-Fetch-Site` on secure origins and on this machine.
-    fn check_site(&self, headers: &HeaderMap) -> Result<(), Problem> {
-        match headers.get(SEC_FETCH_SITE) {
-            Some(site) if site != "same-origin" && site != "none" => Err(other_site()),
-            _ => Ok(()),
+    /// Checks that a request comes from a page of this port. Browsers set `Origin` on every request but GET and HEAD, and
+    /// `Sec-Fetch-Site` on secure origins and on this machine.
+    fn check_site<B>(&self, request: &Request<B>, is_read: bool) -> Result<(), Problem> {
+        self.check_host(request)?;
+        let headers = request.headers();
+        if headers.get(SEC_FETCH_SITE).is_some_and(|site| site != "same-origin" && site != "none") {
+            return Err(other_site());
         }
-    }
-
-    /// Browsers set `Origin` on every request but GET and HEAD.
-    fn check_origin(&self, headers: &HeaderMap) -> Result<(), Problem> {
-        let Some(origin) = headers.get(ORIGIN) else { return Err(other_site()) };
-        let origin = origin.to_str().unwrap_or_default().to_ascii_lowercase();
-        match is_own_origin(&origin, &host_of(headers), self.secure) {
-            true => Ok(()),
-            false => Err(other_site()),
+        let mut origins = headers.get_all(ORIGIN).iter();
+        let is_own = |origin: &HeaderValue| {
+            let origin = origin.to_str().unwrap_or_default().to_ascii_lowercase();
+            is_own_origin(&origin, &host_of_request(request), self.secure)
+        };
+        match (origins.next(), origins.next()) {
+            (None, _) if is_read => Ok(()),
+            (Some(origin), None) if is_own(origin) => Ok(()),
+            _ => Err(other_site()),
         }
     }
 }

@@ -16,9 +16,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::{Access, SignedIn};
 use crate::control::caller::Caller;
+use crate::own_origin::SESSION_COOKIE;
 
 /// Maximum time from the sign-in to the end of a session, however often it is renewed.
 const MAX_AGE: Duration = Duration::from_secs(12 * 3600);
+/// A session is renewed when it has run for this time, or for a tenth of its life.
+const RENEWAL: Duration = Duration::from_secs(60);
 /// Maximum length of a cookie that is verified, in bytes.
 const MAX_COOKIE_BYTES: usize = 1024;
 /// Maximum number of remembered sessions that were signed out, 16 bytes each.
@@ -57,7 +60,7 @@ pub(in crate::control) struct Session {
     pub caller: Caller,
     /// End of the session unless it is renewed.
     pub expires_unix_s: u64,
-    /// A renewed cookie for the response, in the second half of the session's life.
+    /// A renewed cookie for the response, at most once a minute.
     pub renewed: Option<HeaderValue>,
 }
 
@@ -76,7 +79,8 @@ impl Sessions {
         let short_id: String = node_id.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
         Self {
             key: blake3::derive_key("edgefaas 2026-11 session of the control API", token.as_bytes()),
-            cookie_name: format!("edgefaas-{short_id}"),
+            // Browsers accept the prefix over TLS only, and then from no other path.
+            cookie_name: format!("{}{SESSION_COOKIE}{short_id}", if secure { "__Host-" } else { "" }),
             secure,
             life,
             clock,
@@ -119,7 +123,9 @@ impl Sessions {
         };
         let last = claims.signed_in_unix_s + MAX_AGE.as_secs();
         let renewed = (now + self.life.as_secs()).min(last);
-        let is_old = claims.expires_unix_s - now < self.life.as_secs() / 2;
+        // Not with each answer.
+        let is_old = claims.expires_unix_s - now + RENEWAL.as_secs().min(self.life.as_secs() / 10)
+            < self.life.as_secs();
         if is_old && renewed > claims.expires_unix_s {
             let claims = Claims { expires_unix_s: renewed, ..claims };
             let cookie = self.cookie(&claims, now);
@@ -149,11 +155,16 @@ impl Sessions {
 
     fn claims(&self, headers: &HeaderMap) -> Option<Claims> {
         let values = headers.get_all(COOKIE).into_iter().filter_map(|value| value.to_str().ok());
-        let mut cookies = values.flat_map(|value| value.split(';')).map(str::trim);
-        let value = cookies.find_map(|cookie| {
+        let cookies = values.flat_map(|value| value.split(';')).map(str::trim);
+        let mut own = cookies.filter_map(|cookie| {
             let (name, value) = cookie.split_once('=')?;
             (name == self.cookie_name).then_some(value)
-        })?;
+        });
+        // A page of another port of this host may have set further cookies of this name.
+        own.find_map(|value| self.verified(value))
+    }
+
+    fn verified(&self, value: &str) -> Option<Claims> {
         if value.len() > MAX_COOKIE_BYTES {
             return None;
         }
@@ -233,9 +244,9 @@ mod tests {
         assert!(text.starts_with("edgefaas-01ABC=") && !text.contains("Secure"), "{text}");
         assert!(text.ends_with("; Path=/; HttpOnly; SameSite=Strict; Max-Age=3600"), "{text}");
         let step = |seconds: u64| now.fetch_add(seconds * 1000, Ordering::Relaxed);
-        step(1700);
+        step(50);
         assert_eq!(sessions.find(&request(&cookie), &access).unwrap().renewed, None);
-        let mut seconds = 1700;
+        let mut seconds = 50;
         loop {
             step(1000);
             seconds += 1000;
