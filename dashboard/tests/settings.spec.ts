@@ -31,7 +31,7 @@ test("a secret is mended, and the function that failed works", async ({ page, no
 test("users are added, get another role, and are removed", async ({ page, node }) => {
     await signIn(page, node);
     await page.getByRole("link", { name: "Settings" }).click();
-    await page.getByLabel("New user").fill("bob");
+    await page.getByRole("textbox", { name: "New user" }).fill("bob");
     await page.getByLabel("Password").fill("bob's");
     await page.getByLabel("Role of the new user").selectOption("look");
     await page.getByRole("button", { name: "Add user" }).click();
@@ -42,7 +42,7 @@ test("users are added, get another role, and are removed", async ({ page, node }
     }).toPass();
     await checkAccessibility(page);
     await picture(page, "settings");
-    await page.getByLabel("New user").fill("not a name");
+    await page.getByRole("textbox", { name: "New user" }).fill("not a name");
     await page.getByLabel("Password").fill("x");
     await page.getByRole("button", { name: "Add user" }).click();
     await expect(page.getByRole("alert")).toContainText("is not a valid user name");
