@@ -128,9 +128,10 @@ test("one user does not take all connections", async ({ node }) => {
         sent.end(body, "latin1");
         return { sent, status };
     });
-    // The streams send nothing until there is a line.
-    const refused = await Promise.all(streams.map(({ status }) => Promise.race([status, new Promise<string>((resolve) => setTimeout(resolve, 5000, "open"))])));
-    expect(refused.filter((status) => status === "open").length).toBeLessThanOrEqual(24);
+    const found = await Promise.all(streams.map(({ status }) => status));
+    const open = found.filter((status) => status === "open").length;
+    expect(open).toBeGreaterThan(0);
+    expect(open).toBeLessThanOrEqual(24);
     expect((await send(`${node.url}/healthz`, {})).status).toBe(200);
     expect(await node.cli(["users", "list"])).toContain("bob");
     for (const { sent } of streams) sent.destroy();
