@@ -304,7 +304,8 @@ impl Coordinator {
             let shown = cut(&String::from_utf8_lossy(&invocation.event.body));
             invocation.event.body = self.mask(running, shown).into();
         }
-        let admitted = match self.invoker.admit_durable(function.clone(), invocation) {
+        let place = running.place_of_call();
+        let admitted = match self.invoker.admit_durable(function.clone(), invocation, place) {
             Ok(admitted) => admitted,
             Err(error) => return (Err(error_of(&error)), None),
         };

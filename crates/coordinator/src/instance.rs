@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use edgefaas_functions::durable::AnswerTo;
+use edgefaas_functions::invoker::PlaceInQueue;
 use edgefaas_functions::registry::LiveWorkflow;
 use edgefaas_functions::trace::Entry;
 use edgefaas_workflow::instance::FrameId;
@@ -58,6 +59,16 @@ impl Running {
     /// Charges the instance's memory.
     pub(crate) fn charge(&self, instance_bytes: usize) -> bool {
         self.state.lock().charge_for(self.input_bytes, instance_bytes)
+    }
+
+    /// The place of a call, which is made now, in the queue of its function. Instances begin in the order of their messages, so the
+    /// first call of one takes that of its arrival.
+    pub(crate) fn place_of_call(&self) -> PlaceInQueue {
+        let has_called = std::mem::replace(&mut self.state.lock().open.has_called, true);
+        match self.parent.is_some() || has_called {
+            true => PlaceInQueue::OfChain,
+            false => PlaceInQueue::OfArrival,
+        }
     }
 
     /// Releases the compute slot, so that others may compute where memory is short.

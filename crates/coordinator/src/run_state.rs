@@ -42,6 +42,8 @@ pub(crate) struct RunState {
 /// Open calls, children and listens of an instance.
 #[derive(Default)]
 pub(crate) struct OpenTasks {
+    /// A function was called since the instance is in memory.
+    pub(crate) has_called: bool,
     /// Pending calls, with their cancellation.
     pub(crate) calls: Vec<(FrameId, Arc<Notify>)>,
     /// Child instances that it waits for.

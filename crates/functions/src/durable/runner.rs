@@ -21,7 +21,7 @@ use super::{
 use crate::answer::{Answer, NODE_PROPERTY};
 use crate::dead_letter::{self, DeadLetter};
 use crate::invocation::{Invocation, InvocationError, Outcome, Timing};
-use crate::invoker::{Attempt, Effects};
+use crate::invoker::{Attempt, Effects, PlaceInQueue};
 use crate::problem::Problem;
 use crate::publisher::{ClientRecord, Outgoing};
 use crate::records;
@@ -223,7 +223,7 @@ impl DurableQueue {
         drop(routes);
         let mut invocation = invocation(name, &pending);
         let traced = self.invoker.begin_trace(&mut invocation);
-        let admitted = self.invoker.admit_durable(function.clone(), invocation);
+        let admitted = self.invoker.admit_durable(function.clone(), invocation, PlaceInQueue::OfChain);
         let (result, ran) = match admitted {
             Ok(admitted) => {
                 let attempt = self.invoker.attempt(admitted).await;

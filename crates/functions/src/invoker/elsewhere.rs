@@ -8,7 +8,7 @@ use edgefaas_isolates::Reply;
 
 use super::sent_spans::OpenSpan;
 use super::unfinished::Unfinished;
-use super::{Attempt, Effects, Entered, Invoker, Place};
+use super::{Attempt, Effects, Entered, Invoker, Place, PlaceInQueue};
 use crate::invocation::{Invocation, InvocationError, Outcome};
 use crate::registry::{Code, LiveFunction};
 use crate::remote::{Arrival, Elsewhere, Ended, NoNode, NodeFailure, RemoteNode, Repeat, ThisNode};
@@ -181,7 +181,7 @@ impl Invoker {
             Ended::Nowhere(error) => Attempt { result: Err(error), timing: Default::default(), node: None },
             Ended::Here => {
                 let invocation = placed.invocation;
-                let ticket = self.enter_durable(&function, &invocation);
+                let ticket = self.enter_durable(&function, &invocation, PlaceInQueue::OfChain);
                 let here = Entered { invocation, function, since, time_limit, event_bytes, _in_flight };
                 Box::pin(self.attempt(here.here(ticket))).await
             }

@@ -105,6 +105,15 @@ pub struct InvokerParts {
     pub effect_bytes: usize,
 }
 
+/// The place of a durable invocation in the queue of its function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PlaceInQueue {
+    /// Behind those that have arrived. The ages of chains have whole milliseconds, so only this keeps the order of two of them.
+    OfArrival,
+    /// That of the workflow instance that it descends from, as if it had arrived when the instance started.
+    OfChain,
+}
+
 /// An admitted invocation: it has a permit to run or a slot in the queue of its function, or is placed on another node.
 pub struct Admitted {
     entered: Entered,
@@ -424,6 +433,7 @@ impl Invoker {
         &self,
         function: Arc<LiveFunction>,
         invocation: Invocation,
+        place_in_queue: PlaceInQueue,
     ) -> Result<Admitted, InvocationError> {
         let in_flight = self.drain.in_flight();
         self.check(&function, &invocation)?;
@@ -434,7 +444,7 @@ impl Invoker {
         };
         let place = match node {
             Some(node) => Place::Elsewhere(node),
-            None => Place::Here(self.enter_durable(&function, &invocation)),
+            None => Place::Here(self.enter_durable(&function, &invocation, place_in_queue)),
         };
         let (since, time_limit) = (Instant::now(), function.spec.limits.timeout);
         let _in_flight = in_flight;
@@ -443,8 +453,14 @@ impl Invoker {
     }
 
     /// The place of a durable invocation, or of a step of a workflow, in the queue of its function on this node.
-    pub(super) fn enter_durable(&self, function: &LiveFunction, invocation: &Invocation) -> Ticket {
-        let age = invocation.lineage.as_ref().map(|lineage| lineage.age(self.clock.now_unix_ms()));
+    pub(super) fn enter_durable(
+        &self,
+        function: &LiveFunction,
+        invocation: &Invocation,
+        place: PlaceInQueue,
+    ) -> Ticket {
+        let lineage = invocation.lineage.as_ref().filter(|_| place == PlaceInQueue::OfChain);
+        let age = lineage.map(|lineage| lineage.age(self.clock.now_unix_ms()));
         function.admission.enter_durable(age.unwrap_or_default())
     }
 

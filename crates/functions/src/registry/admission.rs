@@ -1,6 +1,6 @@
 //! Admission control of one function: limit of concurrent invocations, bounded queue, rejection.
 //!
-//! A queue in the order of arrival is in that of the *chains*: a step of a workflow instance takes the place that it would have
+//! A queue in the order of arrival is in that of the *chains*: a later step of a workflow instance takes the place that it would have
 //! if it had arrived when the instance started, at most [`MAX_HEAD_START`] ago. Otherwise, under a load that it cannot carry, a
 //! function that several steps of a workflow call would do the first step of all instances before the second of any, and all instances
 //! would be late. An instance that is older than [`MAX_CHAIN_AGE`] is late already, or loops: its steps wait like all other
