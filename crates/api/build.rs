@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let protos = ["proto/edgefaas/control/v1/control.proto", "proto/edgefaas/objects/v1/objects.proto"];
-    for proto in protos {
+    let protos = ["control", "history", "invocations", "messages", "objects"]
+        .map(|service| format!("proto/edgefaas/{service}/v1/{service}.proto"));
+    for proto in &protos {
         println!("cargo:rerun-if-changed={proto}");
     }
     let descriptors = protox::compile(protos, ["proto"])?;

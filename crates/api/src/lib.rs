@@ -27,3 +27,21 @@ pub mod control {
 pub mod objects {
     tonic::include_proto!("edgefaas.objects.v1");
 }
+
+/// `proto/edgefaas/messages/v1/messages.proto`: topics, retained messages and clients of the broker.
+#[allow(missing_docs, clippy::all, rust_2018_idioms)]
+pub mod messages {
+    tonic::include_proto!("edgefaas.messages.v1");
+}
+
+/// `proto/edgefaas/invocations/v1/invocations.proto`: durable invocations and dead letters.
+#[allow(missing_docs, clippy::all, rust_2018_idioms)]
+pub mod invocations {
+    tonic::include_proto!("edgefaas.invocations.v1");
+}
+
+/// `proto/edgefaas/history/v1/history.proto`: samples and events of a node.
+#[allow(missing_docs, clippy::all, rust_2018_idioms)]
+pub mod history {
+    tonic::include_proto!("edgefaas.history.v1");
+}

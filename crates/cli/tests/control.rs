@@ -231,7 +231,32 @@ impl Control for Server {
     }
 
     async fn graph(&self, _: Request<proto::GraphRequest>) -> Answer<proto::GraphResponse> {
-        Ok(Response::new(proto::GraphResponse { mermaid: "flowchart TD\n".into() }))
+        Ok(Response::new(proto::GraphResponse { mermaid: "flowchart TD\n".into(), ..Default::default() }))
+    }
+
+    async fn cancel_instances(
+        &self,
+        _: Request<proto::CancelInstancesRequest>,
+    ) -> Answer<proto::CancelInstancesResponse> {
+        Ok(Response::new(proto::CancelInstancesResponse { cancelled: 3 }))
+    }
+
+    async fn compare_revisions(
+        &self,
+        _: Request<proto::CompareRevisionsRequest>,
+    ) -> Answer<proto::CompareRevisionsResponse> {
+        Ok(Response::new(proto::CompareRevisionsResponse::default()))
+    }
+
+    async fn get_settings(
+        &self,
+        _: Request<proto::GetSettingsRequest>,
+    ) -> Answer<proto::GetSettingsResponse> {
+        Ok(Response::new(proto::GetSettingsResponse::default()))
+    }
+
+    async fn list_traces(&self, _: Request<proto::ListTracesRequest>) -> Answer<proto::ListTracesResponse> {
+        Ok(Response::new(proto::ListTracesResponse::default()))
     }
 
     async fn init_cluster(&self, request: Request<proto::InitClusterRequest>) -> Answer<proto::Cluster> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use edgefaas_api::{control, objects};
+use edgefaas_api::{control, history, invocations, messages, objects};
 use tokio_util::sync::CancellationToken;
 use tonic::Extensions;
 
@@ -66,6 +66,9 @@ pub(super) fn required_role(path: &str) -> Role {
 
 fn listed_role(path: &str) -> Option<Role> {
     use control::control_server::SERVICE_NAME as CONTROL;
+    use history::history_server::SERVICE_NAME as HISTORY;
+    use invocations::invocations_server::SERVICE_NAME as INVOCATIONS;
+    use messages::messages_server::SERVICE_NAME as MESSAGES;
     use objects::objects_server::SERVICE_NAME as OBJECTS;
     if path == "/metrics" {
         return Some(Role::Look);
@@ -75,10 +78,16 @@ fn listed_role(path: &str) -> Option<Role> {
         (
             CONTROL,
             "List" | "Logs" | "Status" | "ListSecrets" | "ListUsers" | "ListQueues" | "ListInstances"
-            | "GetInstance" | "Graph" | "Trace" | "GetPolicy" | "ExplainPlacement" | "GetCluster",
+            | "GetInstance" | "Graph" | "Trace" | "ListTraces" | "GetPolicy" | "ExplainPlacement"
+            | "GetCluster" | "GetSettings" | "CompareRevisions",
         )
+        | (HISTORY, "Get" | "Events")
+        | (INVOCATIONS, "List" | "Get")
+        | (MESSAGES, "ListTopics" | "Subscribe" | "ListRetained" | "ListClients" | "GetClient")
         | (OBJECTS, "Get" | "List" | "Watch" | "Export") => Role::Look,
-        (CONTROL, "Invoke" | "ChangeInstance" | "Rollback")
+        (CONTROL, "Invoke" | "ChangeInstance" | "CancelInstances" | "Rollback")
+        | (INVOCATIONS, "Retry" | "Discard")
+        | (MESSAGES, "Publish" | "DropClient")
         | (OBJECTS, "Update" | "UpdateAll" | "Delete" | "Import") => Role::Operate,
         (
             CONTROL,
@@ -113,7 +122,7 @@ mod tests {
                 count += 1;
             }
         }
-        assert!(count >= 39, "{count}");
+        assert!(count >= 56, "{count}");
         assert_eq!(
             required_role("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"),
             Role::Administer

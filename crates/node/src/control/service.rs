@@ -286,6 +286,7 @@ impl Control for ControlService {
             disk: Some(convert::disk(&reading.space)),
             recovering: reading.cluster.recovering.patterns as u32,
             recovering_from: reading.cluster.recovering.members.into_iter().collect(),
+            ..Default::default()
         }))
     }
 
@@ -354,7 +355,33 @@ impl Control for ControlService {
             return Err(invoke_status(&InvocationError::UnknownFunction { name, near }));
         };
         let graph = edgefaas_workflow::flowchart(&workflow.program);
-        Ok(Response::new(proto::GraphResponse { mermaid: edgefaas_workflow::graph::mermaid(&graph) }))
+        let mermaid = edgefaas_workflow::graph::mermaid(&graph);
+        Ok(Response::new(proto::GraphResponse { mermaid, ..Default::default() }))
+    }
+
+    async fn cancel_instances(
+        &self,
+        _: Request<proto::CancelInstancesRequest>,
+    ) -> Answer<proto::CancelInstancesResponse> {
+        Err(Status::unimplemented("not yet"))
+    }
+
+    async fn compare_revisions(
+        &self,
+        _: Request<proto::CompareRevisionsRequest>,
+    ) -> Answer<proto::CompareRevisionsResponse> {
+        Err(Status::unimplemented("not yet"))
+    }
+
+    async fn get_settings(
+        &self,
+        _: Request<proto::GetSettingsRequest>,
+    ) -> Answer<proto::GetSettingsResponse> {
+        Err(Status::unimplemented("not yet"))
+    }
+
+    async fn list_traces(&self, _: Request<proto::ListTracesRequest>) -> Answer<proto::ListTracesResponse> {
+        Err(Status::unimplemented("not yet"))
     }
 
     async fn init_cluster(&self, request: Request<proto::InitClusterRequest>) -> Answer<proto::Cluster> {
