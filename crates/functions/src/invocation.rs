@@ -232,6 +232,12 @@ pub enum InvocationError {
         /// The function.
         function: String,
     },
+    /// An operator discarded the invocation before it ran to its end.
+    #[error("an operator discarded this invocation of `{function}`")]
+    Discarded {
+        /// The function.
+        function: String,
+    },
     /// The time limit ended before the invocation could start.
     #[error("`{function}` did not start within {limit:?}")]
     QueueTimeout {
@@ -393,6 +399,7 @@ impl InvocationError {
             Self::NodeLost { .. } => 502,
             Self::NoNode { .. } => 503,
             Self::Remote { error, .. } => error.status,
+            Self::Discarded { .. } => 410,
             // Only for the trace: the caller does not wait for a status.
             Self::Cancelled { .. } => 499,
             Self::TooDeep { .. } => 508,
@@ -425,6 +432,7 @@ impl InvocationError {
             Self::ObjectsMissing { .. } => "Objects are missing",
             Self::TooDeep { .. } => "Too many nested calls",
             Self::Cancelled { .. } => "Cancelled",
+            Self::Discarded { .. } => "Discarded",
             Self::Draining => "Node is stopping",
             Self::NodeLost { .. } => "Node lost",
             Self::NoNode { .. } => "No node for the function",
@@ -490,7 +498,7 @@ impl InvocationError {
             Self::Commit { .. } | Self::NotStored { .. } => "commit",
             Self::NodeLost { .. } => "node_lost",
             Self::Remote { error, .. } => error.kind.label(),
-            Self::Cancelled { .. } => "cancelled",
+            Self::Cancelled { .. } | Self::Discarded { .. } => "cancelled",
             Self::QueueFull { .. }
             | Self::DroppedFromQueue { .. }
             | Self::NoIsolate { .. }

@@ -3,6 +3,7 @@
 //! The first byte of a key is the kind of its record. A record is a version byte, its fields (postcard), and a CRC-32 of
 //! both, which detects damage on the disk.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use edgefaas_broker::Entry;
@@ -60,6 +61,26 @@ impl Records {
                 None => return Ok(()),
             }
         }
+    }
+
+    /// Calls `visit` with the key and value of each entry of a kind, starting at key `from`, until it breaks. Holds one entry at a
+    /// time. Blocks.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn visit(
+        &self,
+        from: &[u8],
+        kind: u8,
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), StoreError> {
+        for entry in self.store.spaces().invocations.range(from.to_vec()..vec![kind + 1]) {
+            let (key, value) = entry.into_inner()?;
+            if visit(&key, &value).is_break() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Up to [`PAGE_ENTRIES`] entries of a kind, starting at key `from`. Blocks.

@@ -412,11 +412,25 @@ pub struct InvocationsSection {
     pub max_kept: u64,
     /// Maximum size of them, in bytes.
     pub max_kept_size: ByteSize,
+    /// Maximum age of a dead letter.
+    #[serde(with = "humantime_serde")]
+    pub keep_dead: Duration,
+    /// Maximum number of dead letters. Over it the function that has the most loses its oldest.
+    pub max_dead: u64,
+    /// Maximum size of them, in bytes.
+    pub max_dead_size: ByteSize,
 }
 
 impl Default for InvocationsSection {
     fn default() -> Self {
-        Self { keep: Duration::from_secs(3600), max_kept: 100_000, max_kept_size: ByteSize::mib(64) }
+        Self {
+            keep: Duration::from_secs(3600),
+            max_kept: 100_000,
+            max_kept_size: ByteSize::mib(64),
+            keep_dead: Duration::from_secs(7 * 24 * 3600),
+            max_dead: 1000,
+            max_dead_size: ByteSize::mib(16),
+        }
     }
 }
 

@@ -119,6 +119,11 @@ pub(crate) fn keep_limits(config: &NodeConfig, plan: &MemoryPlan) -> KeepLimits 
             count: config.workflows.max_kept,
             bytes: config.workflows.max_kept_size.as_u64(),
         },
+        dead: Retention {
+            time: config.invocations.keep_dead,
+            count: config.invocations.max_dead,
+            bytes: config.invocations.max_dead_size.as_u64(),
+        },
     }
 }
 

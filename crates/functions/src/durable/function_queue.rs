@@ -35,6 +35,15 @@ struct Entry<T> {
     cached: Option<T>,
 }
 
+/// What a pending invocation does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Position {
+    /// It waits for its turn or its due time.
+    Waiting,
+    /// It runs.
+    Running,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Waiting,
@@ -182,8 +191,15 @@ impl<T> FunctionQueue<T> {
 
     /// Evicts the oldest invocation that does not run. It will not run, and stays an entry until [`finish`](Self::finish).
     pub fn evict_oldest(&mut self) -> Option<(u64, Option<T>)> {
-        let waits = |(_, entry): &(&u64, &mut Entry<T>)| entry.state == State::Waiting;
-        let (&sequence, entry) = self.entries.iter_mut().find(waits)?;
+        let mut waiting = self.entries.iter().filter(|(_, entry)| entry.state == State::Waiting);
+        let sequence = *waiting.next()?.0;
+        self.withdraw(sequence).map(|cached| (sequence, cached))
+    }
+
+    /// Takes an invocation that does not run out of the order; `None` if it runs, is evicted or is not there. It stays an entry until
+    /// [`finish`](Self::finish).
+    pub fn withdraw(&mut self, sequence: u64) -> Option<Option<T>> {
+        let entry = self.entries.get_mut(&sequence).filter(|entry| entry.state == State::Waiting)?;
         entry.state = State::Evicted;
         self.evicted += 1;
         let (due, cached) = (entry.due, entry.cached.take());
@@ -191,7 +207,30 @@ impl<T> FunctionQueue<T> {
         if let Some(due) = due {
             self.delayed.remove(&(due, sequence));
         }
-        Some((sequence, cached))
+        Some(cached)
+    }
+
+    /// Makes an invocation that waits for its due time ready; false if it does not wait.
+    pub fn hasten(&mut self, sequence: u64) -> bool {
+        let Some(entry) = self.entries.get_mut(&sequence).filter(|entry| entry.state == State::Waiting)
+        else {
+            return false;
+        };
+        if let Some(due) = entry.due.take()
+            && self.delayed.remove(&(due, sequence))
+        {
+            self.ready.insert(sequence);
+        }
+        true
+    }
+
+    /// What an invocation does; `None` if it is not there or is evicted.
+    pub fn position(&self, sequence: u64) -> Option<Position> {
+        match self.entries.get(&sequence)?.state {
+            State::Waiting => Some(Position::Waiting),
+            State::Running => Some(Position::Running),
+            State::Evicted => None,
+        }
     }
 
     /// Number of evicted invocations that are not finished.

@@ -6,6 +6,7 @@
 //! k HASH                  Reserved: the invocation of an idempotency key
 //! e FINISHED ID [NAME]    Expiry: an outcome, in the order in which outcomes expire
 //! h FINISHED ID NAME      Expiry of a record that is kept for lists only
+//! d FINISHED ID FUNCTION  Dead: an invocation that failed for good, with its event
 //! ```
 //!
 //! An expiry with NAME is that of an external invocation: the name of what ran.
@@ -20,6 +21,7 @@ use edgefaas_isolates::{Event, Reply};
 use serde::{Deserialize, Serialize};
 use ulid::Ulid;
 
+use super::dead_letters::DeadKey;
 use crate::invocation::{Principal, Timing};
 use crate::problem::{Fault, Problem};
 use crate::publisher::ClientRecord;
@@ -30,6 +32,7 @@ pub const KNOWN: u8 = b'i';
 pub const RESERVED: u8 = b'k';
 pub const EXPIRY: u8 = b'e';
 pub const LISTED_EXPIRY: u8 = b'h';
+pub const DEAD: u8 = b'd';
 
 /// Digest of an idempotency key, or of the request that it was used with.
 pub type Digest = [u8; 16];
@@ -57,6 +60,17 @@ pub struct Pending {
     pub depth: u8,
     /// The event to handle.
     pub event: Event,
+}
+
+/// An invocation that failed for good. Its function is in the key.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Dead {
+    /// As it was before its last attempt.
+    pub pending: Pending,
+    /// The number of attempts that it got.
+    pub attempts: u32,
+    /// The error of the last one.
+    pub problem: StoredProblem,
 }
 
 /// How an outcome is kept.
@@ -139,10 +153,20 @@ impl From<Ended> for KnownState {
 /// The stored form of a [`Problem`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredProblem {
-    title: String,
-    status: u16,
-    detail: String,
+    /// The same for all errors of one kind.
+    pub title: String,
+    /// HTTP status code.
+    pub status: u16,
+    /// What failed, without secrets.
+    pub detail: String,
     near: Vec<String>,
+}
+
+impl From<Problem> for StoredProblem {
+    fn from(problem: Problem) -> Self {
+        let Problem { title, status, detail, near, .. } = problem;
+        Self { title: title.into_owned(), status, detail, near }
+    }
 }
 
 /// The record of an external invocation.
@@ -218,14 +242,9 @@ impl StoredOutcome {
     pub fn new(result: Result<Reply, Problem>, attempts: u32, timing: Timing) -> Self {
         let us = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         let mut fault = None;
-        let result = result.map_err(|problem| {
-            fault = problem.fault.map(|fault| *fault);
-            StoredProblem {
-                title: problem.title.into_owned(),
-                status: problem.status,
-                detail: problem.detail,
-                near: problem.near,
-            }
+        let result = result.map_err(|mut problem| {
+            fault = problem.fault.take().map(|fault| *fault);
+            StoredProblem::from(problem)
         });
         let timing_us = [us(timing.queue), us(timing.start), us(timing.execution)];
         Self { result, attempts, timing_us, fault }
@@ -262,6 +281,12 @@ pub fn parse_pending_key(key: &[u8]) -> Option<(&str, u64)> {
     let (rest, sequence) = key.strip_prefix(&[PENDING])?.split_last_chunk::<8>()?;
     let function = std::str::from_utf8(rest.strip_suffix(&[0])?).ok()?;
     Some((function, u64::from_be_bytes(*sequence)))
+}
+
+/// The id in a stored [`Pending`] record, read without the rest of it. The record may be damaged behind it.
+pub fn pending_id(value: &[u8]) -> Option<u128> {
+    let (_version, fields) = value.split_first()?;
+    postcard::take_from_bytes(fields).ok().map(|(id, _)| id)
 }
 
 /// The key of a [`Known`] record.
@@ -314,6 +339,23 @@ pub fn parse_expiry_key(key: &[u8]) -> Option<ExpiryKey<'_>> {
         id: Ulid(u128::from_be_bytes(*id)),
         external: (!name.is_empty()).then_some(name),
     })
+}
+
+/// The key of a [`Dead`] record.
+pub fn dead_key(key: DeadKey, function: &str) -> Vec<u8> {
+    let mut bytes = prefixed(DEAD, &key.ended_unix_ms.to_be_bytes());
+    bytes.extend_from_slice(&key.id.0.to_be_bytes());
+    bytes.extend_from_slice(function.as_bytes());
+    bytes
+}
+
+/// The parts of the key of a [`Dead`] record, with the name of its function.
+pub fn parse_dead_key(key: &[u8]) -> Option<(DeadKey, &str)> {
+    let (ended, rest) = key.strip_prefix(&[DEAD])?.split_first_chunk::<8>()?;
+    let (id, function) = rest.split_first_chunk::<16>()?;
+    let function = std::str::from_utf8(function).ok().filter(|function| !function.is_empty())?;
+    let (ended_unix_ms, id) = (u64::from_be_bytes(*ended), Ulid(u128::from_be_bytes(*id)));
+    Some((DeadKey { ended_unix_ms, id }, function))
 }
 
 #[cfg(test)]

@@ -119,7 +119,15 @@ impl DurableQueue {
             !waiting.is_empty()
         });
         self.remove_expired_of(&self.outcomes).await?;
-        self.remove_expired_of(&self.listed).await
+        self.remove_expired_of(&self.listed).await?;
+        let mut batch = Batch::default();
+        for (key, function) in self.dead.expire(self.clock.now_unix_ms()) {
+            self.records.delete(&mut batch, invocation_records::dead_key(key, &function));
+        }
+        match batch.is_empty() {
+            true => Ok(()),
+            false => self.store.committer().commit(batch, Durability::Written).await,
+        }
     }
 
     async fn remove_expired_of(&self, kept: &Kept) -> Result<(), CommitError> {

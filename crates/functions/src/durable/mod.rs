@@ -8,17 +8,21 @@
 //! ```
 //!
 //! [`invocation_records`] has the on-disk format, [`function_queue`] the order in which invocations run, [`runner`] the
-//! attempts, [`claims`] the idempotency keys, [`kept`] the retention of outcomes, and [`external`] invocations that run
-//! elsewhere in the node. This module accepts invocations and keeps their outcomes. Memory holds a few
+//! attempts, [`claims`] the idempotency keys, [`kept`] the retention of outcomes, [`external`] invocations that run
+//! elsewhere in the node, [`dead_letters`] those that failed for good, and [`inspect`] and [`manage`] what an operator sees and does. This module accepts invocations and keeps their outcomes. Memory holds a few
 //! words for each pending invocation; its event is cached if it fits, and otherwise read from the disk when it runs. If a
 //! crash interrupts an attempt, the invocation runs again after the next start. The interrupted attempt has committed
 //! nothing, so its effects are applied once.
 
 mod claims;
+mod dead_letters;
 mod external;
 mod function_queue;
+mod inspect;
 mod invocation_records;
 mod kept;
+mod last_errors;
+mod manage;
 mod runner;
 
 use std::collections::HashMap;
@@ -27,6 +31,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use claims::{Claims, Progress, Settled};
+use dead_letters::DeadLetters;
 use edgefaas_broker::{Broker, Ticket};
 use edgefaas_manifest::{QueueOrder, WhenFull};
 use edgefaas_platform::Clock;
@@ -34,6 +39,7 @@ use edgefaas_state::store::{CommitError, Store, StoreError};
 use function_queue::FunctionQueue;
 use invocation_records::{Known, Pending, Reserved};
 use kept::Kept;
+use last_errors::LastErrors;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot};
 use ulid::Ulid;
@@ -46,11 +52,14 @@ use crate::records::{self, Records};
 use crate::registry::{LiveFunction, Registry};
 use crate::workers::Workers;
 pub use claims::KeyClaim;
+pub use dead_letters::DeadKey;
 pub use external::{EndedKey, ExternalCall, ExternalEnd, ExternalKept};
+pub use inspect::{Inspected, InspectedState, Page, PendingPlace};
 pub use invocation_records::{
-    AnswerTo, Digest, Ended, External, ExternalState, Keep, KnownState, StoredOutcome,
+    AnswerTo, Digest, Ended, External, ExternalState, Keep, KnownState, StoredOutcome, StoredProblem,
 };
 pub use kept::Retention;
+pub use manage::ManageError;
 pub use runner::{Accepted, Durable};
 
 /// Limits of kept outcomes and cached invocations.
@@ -66,6 +75,8 @@ pub struct KeepLimits {
     pub memory_bytes: usize,
     /// Records of ended invocations for lists only.
     pub listed: Retention,
+    /// Dead letters.
+    pub dead: Retention,
 }
 
 /// The figures of durable invocations.
@@ -83,6 +94,10 @@ pub struct DurableReading {
     pub dead_lettered: u64,
     /// Part of `dead_lettered`: invocations that were dropped because the queue was full.
     pub dropped: u64,
+    /// Dead letters that are kept, and those that made room for later ones since the start.
+    pub dead: u64,
+    /// See `dead`.
+    pub dead_dropped: u64,
 }
 
 /// The result of a lookup of an invocation.
@@ -184,6 +199,8 @@ pub struct DurableQueue {
     outcomes: Kept,
     /// Records of ended invocations for lists only.
     listed: Kept,
+    dead: DeadLetters,
+    last_errors: LastErrors,
     /// Outcomes of invocations with ids up to this time may have been removed because of [`KeepLimits`].
     removed_unix_ms: AtomicU64,
     retried: AtomicU64,
@@ -242,6 +259,8 @@ impl DurableQueue {
             wake: Notify::new(),
             outcomes: Kept::new(invocation_records::EXPIRY, limits.outcomes()),
             listed: Kept::new(invocation_records::LISTED_EXPIRY, limits.listed),
+            dead: DeadLetters::new(limits.dead),
+            last_errors: LastErrors::default(),
             removed_unix_ms: AtomicU64::new(0),
             retried: AtomicU64::new(0),
             dead_lettered: AtomicU64::new(0),
@@ -280,6 +299,7 @@ impl DurableQueue {
         *self.queues.lock() = queues;
         self.outcomes.load(&self.records)?;
         self.listed.load(&self.records)?;
+        self.dead.load(&self.records)?;
         self.sequence.store(last + 1, Ordering::Relaxed);
         self.first_sequence.store(last + 1, Ordering::Relaxed);
         Ok(())
@@ -489,10 +509,15 @@ impl DurableQueue {
     ) -> Option<(u64, Option<CachedPending>)> {
         let now = self.clock.instant();
         let started = self.queues.lock().get_mut(function)?.start(now, max_running, order)?;
-        if let Some(cached) = &started.1 {
+        self.release_memory(started.1.as_ref());
+        Some(started)
+    }
+
+    /// What was cached of an invocation is no longer in its queue.
+    fn release_memory(&self, cached: Option<&CachedPending>) {
+        if let Some(cached) = cached {
             self.memory_bytes.fetch_sub(cached.bytes, Ordering::Relaxed);
         }
-        Some(started)
     }
 
     /// True if an invocation of the function runs or may run now: it does not only wait for the time of its next attempt.
@@ -513,9 +538,7 @@ impl DurableQueue {
             // The free slot may be room for a waiting message.
             self.wake.notify_one();
         }
-        if let Some(cached) = cached {
-            self.memory_bytes.fetch_sub(cached.bytes, Ordering::Relaxed);
-        }
+        self.release_memory(cached.as_ref());
     }
 
     /// Number of pending invocations of a function.
@@ -533,6 +556,8 @@ impl DurableQueue {
             retried: get(&self.retried),
             dead_lettered: get(&self.dead_lettered),
             dropped: get(&self.dropped),
+            dead: self.dead.count(),
+            dead_dropped: self.dead.dropped(),
         }
     }
 }

@@ -13,7 +13,8 @@ use edgefaas_state::store::{Batch, CommitError, Durability};
 use tokio_util::sync::CancellationToken;
 use ulid::Ulid;
 
-use super::invocation_records::{self, Ended, Pending, StoredOutcome};
+use super::dead_letters::DeadKey;
+use super::invocation_records::{self, Dead, Ended, Pending, StoredOutcome};
 use super::{
     Acceptance, AnswerTo, CachedPending, Claim, Digest, DurableQueue, FunctionQueue, Keep, KeyClaim, Slot,
     max_pending,
@@ -158,7 +159,7 @@ impl DurableQueue {
     }
 
     /// Starts the pending invocations of a function that may run now.
-    fn start_ready(self: &Arc<Self>, name: &Arc<str>) {
+    pub(super) fn start_ready(self: &Arc<Self>, name: &Arc<str>) {
         let routes = self.registry.routes();
         let function = routes.function(name);
         // The invocations of a function that is no longer deployed fail, one after another.
@@ -218,7 +219,7 @@ impl DurableQueue {
         let Some(function) = routes.function(name).cloned() else {
             let near = routes.near_functions(name);
             let error = InvocationError::UnknownFunction { name: name.to_string(), near };
-            return self.fail(name, sequence, pending, error, Ran::default()).await;
+            return self.fail(name, sequence, pending, error, Ran::default(), Burial::DeadLetter).await;
         };
         drop(routes);
         let mut invocation = invocation(name, &pending);
@@ -256,13 +257,13 @@ impl DurableQueue {
                 self.retry_later(&function, sequence, pending, error, ran).await;
             }
             FailureKind::Attempt | FailureKind::Permanent => {
-                self.fail(name, sequence, pending, error, ran).await;
+                self.fail(name, sequence, pending, error, ran, Burial::DeadLetter).await;
             }
         }
     }
 
     /// The invocation, from the cache or from the disk. Removes it from the queue and returns `None` if it is lost.
-    async fn load_pending(
+    pub(super) async fn load_pending(
         &self,
         name: &str,
         sequence: u64,
@@ -348,6 +349,9 @@ impl DurableQueue {
         // Logs the failure: the line about the next attempt follows it.
         let outcome = Outcome { id, result: Err(error), timing: ran.timing, node: ran.node };
         let outcome = self.invoker.ended(function, outcome);
+        if let Err(error) = &outcome.result {
+            self.last_errors.set(pending.id, Problem::of(error, None).into());
+        }
         let wait_text = format!("{detail}, the next one in {wait:?}");
         self.logs.add(&function.name, &outcome.id, LogLevel::Warn, wait_text);
         pending.attempt += 1;
@@ -374,19 +378,22 @@ impl DurableQueue {
     }
 
     /// Ends an invocation that failed permanently: stores its dead letter and its outcome.
-    async fn fail(
+    pub(super) async fn fail(
         self: &Arc<Self>,
         name: &Arc<str>,
         sequence: u64,
         pending: Pending,
         error: InvocationError,
         ran: Ran,
+        burial: Burial,
     ) {
         let id = Ulid(pending.id);
         let problem = Problem::of(&error, Some(&id.to_string()));
         let node_name = self.node_name(&ran);
-        let letter = dead_letter(name, &pending, &problem, node_name.as_deref());
-        let letter = letter.message(self.publisher.max_message_bytes());
+        let is_dead = burial == Burial::DeadLetter;
+        let letter = is_dead.then(|| dead_letter(name, &pending, &problem, node_name.as_deref()));
+        let letter = letter.and_then(|letter| letter.message(self.publisher.max_message_bytes()));
+        let kept_letter = is_dead.then(|| self.keep_dead(name, &pending, problem.clone()));
         let depth = pending.depth.saturating_add(1);
         let mut outgoing: Vec<_> =
             letter.iter().map(|letter| Outgoing::new(name, depth, None, letter)).collect();
@@ -402,6 +409,9 @@ impl DurableQueue {
             let mut batch = Batch::default();
             let (ended, outgoing) = (Some(ended.clone()), outgoing.clone());
             let ending = self.end(&mut batch, name, sequence, &pending, ended, outgoing);
+            if let Some(kept) = &kept_letter {
+                batch.append(kept.clone());
+            }
             match ending.commit(self, batch).await {
                 // There are no more attempts: the dead letter waits for room on the disk.
                 Err(CommitError::DiskFull { .. }) if !self.drain.is_draining() => {
@@ -412,14 +422,32 @@ impl DurableQueue {
         };
         match committed {
             Ok(committed) => {
-                self.dead_lettered.fetch_add(1, Ordering::Relaxed);
-                let text = format!("failed permanently after {} attempts", pending.attempt);
-                self.logs.add(name, &id.to_string(), LogLevel::Error, text);
+                if is_dead {
+                    self.dead_lettered.fetch_add(1, Ordering::Relaxed);
+                    let text = format!("failed permanently after {} attempts", pending.attempt);
+                    self.logs.add(name, &id.to_string(), LogLevel::Error, text);
+                }
                 committed.after_commit(self, name, sequence, &pending);
             }
             // It is still pending on the disk.
             Err(_) => self.finish(name, sequence),
         }
+    }
+
+    /// The batch that keeps a dead letter, and deletes those that make room for it.
+    fn keep_dead(&self, name: &Arc<str>, pending: &Pending, problem: Problem) -> Batch {
+        let key = DeadKey { ended_unix_ms: self.clock.now_unix_ms(), id: Ulid(pending.id) };
+        let dead = Dead { pending: pending.clone(), attempts: pending.attempt, problem: problem.into() };
+        let record = records::encode(&dead);
+        let mut batch = Batch::default();
+        let removed = self.dead.add(name, key, record.len());
+        if removed.iter().all(|(removed, _)| *removed != key) {
+            self.records.put(&mut batch, invocation_records::dead_key(key, name), record);
+        }
+        for (key, function) in removed {
+            self.records.delete(&mut batch, invocation_records::dead_key(key, &function));
+        }
+        batch
     }
 
     /// Ends an evicted invocation, which makes room for a newer one.
@@ -441,7 +469,7 @@ impl DurableQueue {
         drop(claim);
         self.dropped.fetch_add(1, Ordering::Relaxed);
         let error = InvocationError::DroppedFromQueue { function: name.to_string() };
-        self.fail(name, sequence, pending, error, Ran::default()).await;
+        self.fail(name, sequence, pending, error, Ran::default(), Burial::DeadLetter).await;
         self.start_ready(name);
     }
 
@@ -456,6 +484,7 @@ impl DurableQueue {
         outgoing: Vec<Outgoing>,
     ) -> Ending {
         self.records.delete(batch, invocation_records::pending_key(name, sequence));
+        self.last_errors.remove(pending.id);
         let kept_bytes = kept.map(|ended| self.keep(batch, name, pending, ended));
         Ending { kept_bytes, outgoing: self.publisher.put_all(batch, outgoing) }
     }
@@ -484,9 +513,18 @@ impl DurableQueue {
     }
 }
 
+/// What is left of an invocation that ends without success, beside its outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Burial {
+    /// A dead letter: the message, and the record for operators.
+    DeadLetter,
+    /// Nothing.
+    Silent,
+}
+
 /// Times and node of the last attempt of an invocation.
 #[derive(Clone, Default)]
-struct Ran {
+pub(super) struct Ran {
     timing: Timing,
     /// The name of the node; `None` for this one.
     node: Option<Arc<str>>,
@@ -555,7 +593,7 @@ fn failure_kind(error: &InvocationError) -> FailureKind {
             RemoteErrorKind::NotRunnable => FailureKind::Deferred(NOT_RUNNABLE_WAIT),
             RemoteErrorKind::Commit | RemoteErrorKind::Unknown => FailureKind::Attempt,
         },
-        E::UnknownFunction { .. } | E::PayloadTooLarge { .. } | E::TooDeep { .. } => FailureKind::Permanent,
+        E::UnknownFunction { .. } | E::PayloadTooLarge { .. } | E::TooDeep { .. } | E::Discarded { .. } => FailureKind::Permanent,
         E::Run { .. }
         | E::Workflow { .. }
         | E::Commit { error: CommitError::Field(_) | CommitError::KeyTooLong { .. }, .. } => {
@@ -564,7 +602,8 @@ fn failure_kind(error: &InvocationError) -> FailureKind {
     }
 }
 
-fn invocation(function: &str, pending: &Pending) -> Invocation {
+/// The next attempt of a pending invocation.
+pub(super) fn invocation(function: &str, pending: &Pending) -> Invocation {
     Invocation {
         id: Ulid(pending.id).to_string(),
         function: function.to_owned(),

@@ -37,6 +37,7 @@ const HOUR: KeepLimits = KeepLimits {
     bytes: 1 << 20,
     memory_bytes: 16 << 20,
     listed: LISTED,
+    dead: LISTED,
 };
 
 fn pending(id: Ulid, key: Option<Digest>) -> Pending {

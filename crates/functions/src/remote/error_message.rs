@@ -97,6 +97,7 @@ enum Kind {
     InternalEngine = 31,
     InternalRequest = 32,
     ObjectsMissing = 33,
+    Discarded = 34,
 }
 
 /// An error.
@@ -148,6 +149,7 @@ impl From<&InvocationError> for ErrorMessage {
                 (Kind::QueueFull, function.as_str())
             }
             E::DroppedFromQueue { function } => (Kind::DroppedFromQueue, function.as_str()),
+            E::Discarded { function } => (Kind::Discarded, function.as_str()),
             E::QueueTimeout { function, limit } => {
                 message.first = micros(*limit);
                 (Kind::QueueTimeout, function.as_str())
@@ -305,6 +307,7 @@ impl ErrorMessage {
             }
             Kind::QueueFull => E::QueueFull { function, capacity: self.first as u32 },
             Kind::DroppedFromQueue => E::DroppedFromQueue { function },
+            Kind::Discarded => E::Discarded { function },
             Kind::QueueTimeout => E::QueueTimeout { function, limit: Duration::from_micros(self.first) },
             Kind::ObjectsMissing => {
                 E::ObjectsMissing { function, limit: Duration::from_micros(self.first) }
@@ -407,6 +410,7 @@ mod tests {
             E::PayloadTooLarge { function: function(), actual_bytes: 2, limit_bytes: 1 },
             E::QueueFull { function: function(), capacity: 7 },
             E::DroppedFromQueue { function: function() },
+            E::Discarded { function: function() },
             E::QueueTimeout { function: function(), limit },
             E::ObjectsMissing { function: function(), limit },
             E::TooDeep { function: function(), depth: 17 },

@@ -232,7 +232,7 @@ async fn spans_of_another_node_are_shown_by_the_clock_of_this_one() {
 fn executing(folder: &std::path::Path) -> (TestNode, Calls) {
     let (time, count, bytes) = (Duration::from_secs(60), 10, 10_000);
     let listed = Retention { time, count, bytes };
-    let keep = KeepLimits { time, count, bytes, memory_bytes: 10_000, listed };
+    let keep = KeepLimits { time, count, bytes, memory_bytes: 10_000, listed, dead: listed };
     let node = TestNode::open(folder, Clock::system(), Hooks::default(), keep);
     let remembered = Remembered::open(node.store.clone(), RememberLimits::default()).unwrap();
     let executor = Arc::new(Executor::new(ExecutorParts {

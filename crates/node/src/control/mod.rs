@@ -8,6 +8,7 @@ mod dependencies;
 mod deploy_warnings;
 mod events;
 mod http;
+mod invocations;
 mod members;
 mod objects;
 mod rollouts;

@@ -28,7 +28,7 @@ use ulid::Ulid;
 use super::caller::stream_end;
 use super::dependencies::ControlParts;
 use super::rollouts::PolicyChangeError;
-use super::{convert, deploy_warnings, events, members};
+use super::{convert, deploy_warnings, events, invocations, members};
 use crate::access::{Role, UnknownRole, UsersError};
 use crate::cluster::ClusterError;
 
@@ -49,11 +49,13 @@ pub(super) async fn routes(
 ) -> Router {
     let (health, health_service) = tonic_health::server::health_reporter();
     let message_bytes = parts.facts.plan.message_bytes();
+    let invocations = invocations::service(parts.durable.clone(), parts.registry.clone());
     let service = ControlServer::new(ControlService { parts, cancel, tasks })
         .max_decoding_message_size(message_bytes)
         .max_encoding_message_size(message_bytes);
     health.set_serving::<ControlServer<ControlService>>().await;
-    let mut routes = tonic::service::Routes::new(service).add_service(health_service);
+    let mut routes =
+        tonic::service::Routes::new(service).add_service(health_service).add_service(invocations);
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(edgefaas_api::FILE_DESCRIPTOR_SET)
@@ -281,6 +283,7 @@ impl Control for ControlService {
             mqtt_connections: reading.broker.connections as u32,
             draining: parts.drain.is_draining(),
             pending: reading.durable.pending,
+            dead: reading.durable.dead,
             tls_fingerprint: parts.access.fingerprint().unwrap_or_default(),
             bridges: reading.bridges.iter().map(convert::bridge).collect(),
             disk: Some(convert::disk(&reading.space)),

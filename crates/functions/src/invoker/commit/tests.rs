@@ -30,6 +30,7 @@ const KEEP: KeepLimits = KeepLimits {
     bytes: 10_000,
     memory_bytes: 10_000,
     listed: LISTED,
+    dead: LISTED,
 };
 
 fn open(data_dir: &std::path::Path, hooks: Hooks, is_paused: bool) -> TestNode {

@@ -16,6 +16,7 @@ const KEEP: KeepLimits = KeepLimits {
     bytes: 1 << 20,
     memory_bytes: 1 << 20,
     listed: Retention { time: std::time::Duration::from_secs(60), count: 10, bytes: 1 << 20 },
+    dead: Retention { time: std::time::Duration::from_secs(60), count: 10, bytes: 1 << 20 },
 };
 
 fn shop(version: u32) -> Deploy {
