@@ -5,6 +5,7 @@ use std::sync::Arc;
 use edgefaas_functions::registry::LiveWorkflow;
 use edgefaas_state::store::StoreError;
 use edgefaas_workflow::{Event, Status};
+use futures_util::{StreamExt, stream};
 use ulid::Ulid;
 
 use super::coordinator::Coordinator;
@@ -49,6 +50,27 @@ pub enum ChangeError {
         /// The status of the instance.
         status: &'static str,
     },
+}
+
+/// Instances that are cancelled at the same time.
+const CANCELLED_TOGETHER: usize = 64;
+
+/// The instances of a workflow or of an app.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InstancesOf {
+    /// Those of the workflow of this name.
+    Workflow(String),
+    /// Those of all workflows of this app, also of one that was removed.
+    App(String),
+}
+
+impl InstancesOf {
+    fn has(&self, workflow: &LiveWorkflow) -> bool {
+        match self {
+            Self::Workflow(name) => *workflow.name == **name,
+            Self::App(app) => *workflow.app == **app,
+        }
+    }
 }
 
 /// The instances of a list.
@@ -131,6 +153,21 @@ impl Coordinator {
             self.advance(&running, Queued::now(Event::Cancel)).await;
         }
         Ok(())
+    }
+
+    /// Cancels all instances that have not ended of a workflow or an app, those that called others before them. Gives their number.
+    /// Instances that start meanwhile go on.
+    pub async fn cancel_instances(self: &Arc<Self>, of: InstancesOf) -> u64 {
+        let mut open: Vec<Arc<Running>> = {
+            let instances = self.instances.lock();
+            instances.values().filter(|running| of.has(&running.workflow)).cloned().collect()
+        };
+        open.retain(|running| !running.state.lock().instance.status().is_ended());
+        open.sort_by_key(|running| (running.depth, running.id));
+        let cancel = |running: Arc<Running>| async move { self.cancel_instance(running.id).await.is_ok() };
+        // Durable ones wait for the disk, which writes those of a group at once.
+        let cancelled = stream::iter(open).map(cancel).buffered(CANCELLED_TOGETHER);
+        cancelled.filter(|is_done| std::future::ready(*is_done)).count().await as u64
     }
 
     /// The error of a change of an instance that has ended or is unknown.

@@ -1,5 +1,6 @@
 //! Origins of web pages that may send requests (CORS).
 
+use std::fmt;
 use std::str::FromStr;
 
 /// Origins that a setting permits.
@@ -21,6 +22,16 @@ pub enum CorsOrigin {
 pub struct CorsOriginError {
     /// The text.
     pub text: String,
+}
+
+impl fmt::Display for CorsOrigin {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => out.write_str("*"),
+            Self::One(origin) => out.write_str(origin),
+            Self::AnyPort(base) => write!(out, "{base}:*"),
+        }
+    }
 }
 
 impl FromStr for CorsOrigin {

@@ -14,16 +14,17 @@ use edgefaas_isolates::{Machine, MemoryLimit, PoolOverrides};
 use edgefaas_manifest::CorsOrigin;
 use edgefaas_platform::{LABEL_RULE, is_label, is_loopback};
 use edgefaas_state::store::{MIN_RESERVE_BYTES, WalSync};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::access::AccessSection;
 use crate::bridge::config::{self as bridge, BridgeConfigError, BridgeSection};
 use crate::memory_plan::{MemoryOverrides, MemoryPlan};
+use crate::settings_list::ConfigFile;
 use crate::tls::{ClientCertificates, TlsError, TlsSection};
 pub use crate::trace_export::config::{OtlpProtocol, OtlpUrlError, TracesSection};
 
 /// Configuration of a node. Every setting has a default, so an empty file is valid.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeConfig {
     /// Folder of all data of the node. Only one node may use it at a time.
@@ -74,6 +75,9 @@ pub struct NodeConfig {
     pub traces: TracesSection,
     /// See [`DashboardSection`].
     pub dashboard: DashboardSection,
+    /// The file that it was read from.
+    #[serde(skip)]
+    pub file: Option<ConfigFile>,
 }
 
 impl Default for NodeConfig {
@@ -103,12 +107,13 @@ impl Default for NodeConfig {
             workflows: WorkflowsSection::default(),
             traces: TracesSection::default(),
             dashboard: DashboardSection::default(),
+            file: None,
         }
     }
 }
 
 /// `[dashboard]`: the pages at the control port.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DashboardSection {
     /// Serves them, and accepts sign-ins.
@@ -126,7 +131,7 @@ impl Default for DashboardSection {
 }
 
 /// `[cluster]`: addresses and discovery of the other members of its cluster.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClusterSection {
     /// Listen address for members, by TCP and by QUIC (UDP). The node opens the port once it is a member.
@@ -182,7 +187,7 @@ impl Default for ClusterSection {
 }
 
 /// `[objects]`: stateful objects.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ObjectsSection {
     /// Memory for cached fields; by default [`MemoryPlan`] sets it.
@@ -190,7 +195,7 @@ pub struct ObjectsSection {
 }
 
 /// `[workflows]`: limits on instances.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WorkflowsSection {
     /// Maximum number of instances that run a step at the same time; further starts are refused, and the caller may try
@@ -244,7 +249,7 @@ impl WorkflowsSection {
 }
 
 /// `[isolates]`
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct IsolatesSection {
     /// Maximum number of isolates over all functions; by default the number that the machine has room for.
@@ -295,7 +300,7 @@ impl IsolatesSection {
 }
 
 /// `[store]`
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreSection {
     /// Maximum interval between syncs to the disk: a power cut loses at most the changes of this interval. The
@@ -319,7 +324,7 @@ impl Default for StoreSection {
 }
 
 /// `[broker]`
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BrokerSection {
     /// Maximum size of an MQTT packet, received or sent.
@@ -365,7 +370,7 @@ pub struct BrokerSection {
 }
 
 /// Policy for a message to a session with a full queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhenQueueFull {
     /// The oldest message is dropped.
@@ -402,7 +407,7 @@ impl Default for BrokerSection {
 }
 
 /// `[invocations]`: retention of the outcomes of durable invocations. The oldest are removed first.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct InvocationsSection {
     /// Maximum age. An idempotency key is kept while its outcome is kept.
@@ -435,7 +440,7 @@ impl Default for InvocationsSection {
 }
 
 /// `[logs]`
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogsSection {
     /// Maximum number of lines of each function.
@@ -526,7 +531,13 @@ impl NodeConfig {
         let Some(path) = file else { return Ok(Self::default()) };
         let text = std::fs::read_to_string(path)
             .map_err(|reason| ConfigError::Read { path: path.to_owned(), reason })?;
-        let mut config: Self = toml::from_str(&text)
+        let config = Self::parse(path, &text)?;
+        Ok(Self { file: Some(ConfigFile { path: path.to_owned(), text }), ..config })
+    }
+
+    /// The configuration of this text in the file `path`.
+    pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let mut config: Self = toml::from_str(text)
             .map_err(|reason| ConfigError::Parse { path: path.to_owned(), reason: Box::new(reason) })?;
         if let Some(folder) = path.parent() {
             config.files().for_each(|file| *file = folder.join(&*file));
@@ -629,11 +640,11 @@ impl NodeConfig {
 }
 
 /// `[gateway]`
-#[derive(Debug, Clone, Default, serde::Deserialize)]
+#[derive(Debug, Clone, Default, serde::Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GatewaySection {
     /// Origins whose pages may send requests to all functions and workflows; none by default.
-    #[serde(deserialize_with = "origins")]
+    #[serde(deserialize_with = "origins", serialize_with = "origin_texts")]
     pub cors: Vec<CorsOrigin>,
 }
 
@@ -642,8 +653,12 @@ fn origins<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<Cors
     texts.iter().map(|text| text.parse().map_err(serde::de::Error::custom)).collect()
 }
 
+fn origin_texts<S: serde::Serializer>(origins: &[CorsOrigin], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(origins.iter().map(ToString::to_string))
+}
+
 /// `[websocket]`
-#[derive(Debug, Clone, Default, serde::Deserialize)]
+#[derive(Debug, Clone, Default, serde::Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WebSocketSection {
     /// Origins whose pages may connect, beside the gateway's own, such as `https://example.org`; `*` for all.

@@ -23,6 +23,7 @@ mod object_expiry;
 mod own_origin;
 pub mod platform;
 mod settings;
+mod settings_list;
 pub mod tls;
 mod trace_export;
 

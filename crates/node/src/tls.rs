@@ -19,7 +19,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
@@ -40,7 +40,7 @@ const MAX_HANDSHAKES: usize = 1024;
 const HANDSHAKES_PER_ADDRESS: usize = 128;
 
 /// `[tls]`
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TlsSection {
     /// PEM file with the server's certificate and its intermediate certificates; by default the node creates its own.
@@ -56,7 +56,7 @@ pub struct TlsSection {
 }
 
 /// Whether MQTT clients present certificates.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientCertificates {
     /// The server requests no certificate.

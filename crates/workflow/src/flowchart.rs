@@ -29,6 +29,12 @@ pub fn flowchart(program: &Program) -> Graph {
     painter.graph
 }
 
+/// The path of the task that a node of the flowchart stands for; `None` for the start, the end and unknown nodes.
+pub fn task_of<'a>(program: &'a Program, node: &str) -> Option<&'a str> {
+    let id: NodeId = node.strip_prefix(['t', 'c', 'e'])?.parse().ok()?;
+    program.nodes.get(id as usize).map(|node| &*node.path)
+}
+
 struct Painter<'a> {
     program: &'a Program,
     graph: Graph,

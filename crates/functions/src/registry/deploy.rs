@@ -552,7 +552,7 @@ fn previous_of(app: &LiveApp, new: &str) -> Vec<String> {
     previous
 }
 
-fn find_app<'a>(routes: &'a Routes, name: &str) -> Result<&'a Arc<LiveApp>, DeployError> {
+pub(super) fn find_app<'a>(routes: &'a Routes, name: &str) -> Result<&'a Arc<LiveApp>, DeployError> {
     routes.app(name).ok_or_else(|| {
         let hint = match routes.function(name) {
             Some(function) => {

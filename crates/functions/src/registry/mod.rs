@@ -3,6 +3,7 @@
 mod admission;
 mod app_records;
 mod cluster_apps;
+mod compare;
 mod definition;
 mod deploy;
 mod deploy_checks;
@@ -31,6 +32,7 @@ use tokio::sync::{Mutex, oneshot, watch};
 pub use admission::{Admission, Full, Permit, QueueSlot, Ticket};
 pub use app_records::{Code, Content, Reach};
 pub use cluster_apps::{ClusterApp, Deployment, app_of_object, cluster_app, cluster_apps, winner_of};
+pub use compare::{FileChange, FileContent};
 pub use definition::{Documents, LiveOrder, LiveWorkflow, WorkflowError, has_rule};
 pub use deploy::{ClusterScope, Deploy, Deployed, MatchNodes, Scope, Selects};
 pub use deploy_error::DeployError;

@@ -9,6 +9,7 @@
 mod context;
 pub mod conventions;
 mod span;
+mod summary;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -22,6 +23,7 @@ pub use self::context::{
 };
 pub use self::conventions::{Entry, Role};
 pub use self::span::{DATA_CHARS, Export, SpanKind, SpanStatus, TraceSpan, cut, of_invocation};
+pub use self::summary::{TraceFilter, TraceSummary};
 
 /// Average size of the texts of a span, in bytes. `spans × SPAN_BYTES` is the limit for the texts of all spans.
 const SPAN_BYTES: usize = 512;

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64URL;
 use ring::{hmac, signature};
 use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::pki_types::pem::PemObject;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
@@ -22,7 +22,7 @@ const MAX_TOKEN_BYTES: usize = 16 << 10;
 const LEEWAY_S: u64 = 30;
 
 /// `[access.jwt]`
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct JwtSection {
     /// File with the secret that signs HS256 tokens.

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use edgefaas_platform::{Clock, is_loopback};
 use passwords::Passwords;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use sessions::Sessions;
 
 pub use admin::{AccessControl, ReloadError, Reloaded};
@@ -41,7 +41,7 @@ pub use users::{
 };
 
 /// `[access]`
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AccessSection {
     /// Accepts anonymous clients: all (`true`), none (`false`), or by default only those on this machine.

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use edgefaas_broker::{QoS, TopicFilter};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// `[[bridges]]`: one connection to another broker.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct BridgeSection {
     /// Name in logs, metrics and `edgefaas status`.
@@ -39,7 +39,7 @@ pub struct BridgeSection {
 }
 
 /// The version of the protocol that a bridge speaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 pub enum BridgeVersion {
     /// MQTT 3.1.1.
     #[serde(rename = "3.1.1")]
@@ -51,7 +51,7 @@ pub enum BridgeVersion {
 }
 
 /// An entry of `topics` of a bridge.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TopicSection {
     /// Topic filter, without the prefixes.
@@ -70,7 +70,7 @@ pub struct TopicSection {
 }
 
 /// Direction of messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
     /// From the other broker to this node.
@@ -82,9 +82,15 @@ pub enum Direction {
 }
 
 /// 0, 1 or 2; 1 if it is not set.
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(try_from = "u8")]
+#[derive(Debug, Clone, Copy, Deserialize, Serialize)]
+#[serde(try_from = "u8", into = "u8")]
 pub struct BridgeQoS(pub QoS);
+
+impl From<BridgeQoS> for u8 {
+    fn from(qos: BridgeQoS) -> Self {
+        qos.0 as u8
+    }
+}
 
 impl Default for BridgeQoS {
     fn default() -> Self {
@@ -243,7 +249,7 @@ pub fn check(bridges: &[BridgeSection]) -> Result<(), BridgeConfigError> {
 mod tests {
     use super::*;
 
-    #[derive(Deserialize)]
+    #[derive(Deserialize, Serialize)]
     struct File {
         bridges: Vec<BridgeSection>,
     }

@@ -10,7 +10,7 @@ use edgefaas_functions::invocation::{Outcome, Timing};
 use edgefaas_functions::logs::LogLine;
 use edgefaas_functions::problem::Problem;
 use edgefaas_functions::registry::{LiveApp, LiveFunction, LiveWorkflow};
-use edgefaas_functions::trace::{SpanStatus, TraceSpan, span_id};
+use edgefaas_functions::trace::{SpanStatus, TraceSpan, TraceSummary, span_id};
 use edgefaas_isolates::engine::PoolConfig;
 use edgefaas_isolates::{
     FunctionSource, GuestMemoryReading, Machine, MemoryLevel, Module, ModuleGraph, Reply,
@@ -18,6 +18,37 @@ use edgefaas_isolates::{
 
 use crate::bridge::BridgeStatus;
 use crate::memory_plan::MemoryPlan;
+use crate::settings_list::{Setting, SettingOrigin, SettingsList};
+
+/// The settings in force.
+pub fn settings(list: &SettingsList) -> proto::GetSettingsResponse {
+    let setting = |setting: &Setting| {
+        let (source, line) = match setting.origin {
+            SettingOrigin::Default => ("default", 0),
+            SettingOrigin::File { line } => ("file", line),
+            SettingOrigin::Option => ("option", 0),
+        };
+        let (key, value) = (setting.key.clone(), setting.value.clone());
+        proto::Setting { key, value, line, source: source.to_owned() }
+    };
+    proto::GetSettingsResponse {
+        file: list.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default(),
+        settings: list.settings.iter().map(setting).collect(),
+    }
+}
+
+/// A trace in a list.
+pub fn trace_summary(found: TraceSummary) -> proto::TraceSummary {
+    proto::TraceSummary {
+        trace_id: found.trace,
+        kind: found.kind.word().to_owned(),
+        name: found.name,
+        started_unix_us: found.started_unix_us,
+        duration_us: found.duration_us,
+        spans: found.spans,
+        error: found.error.unwrap_or_default(),
+    }
+}
 
 /// The sources of a deploy by function.
 pub fn sources(artifacts: Vec<proto::Artifact>) -> Result<BTreeMap<String, FunctionSource>, String> {

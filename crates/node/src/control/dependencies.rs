@@ -28,6 +28,7 @@ use crate::health::Health;
 use crate::listeners::Addresses;
 use crate::memory_plan::MemoryPlan;
 use crate::metrics::{Metrics, NodeReading};
+use crate::settings_list::SettingsList;
 
 /// Parts of the node that the control port reads and changes.
 pub struct ControlParts {
@@ -97,6 +98,8 @@ pub struct NodeFacts {
     pub machine: Machine,
     /// The memory plan.
     pub plan: Arc<MemoryPlan>,
+    /// The settings in force.
+    pub settings: Arc<SettingsList>,
 }
 
 impl ControlParts {

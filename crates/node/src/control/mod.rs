@@ -11,11 +11,13 @@ mod http;
 mod invocations;
 mod members;
 mod objects;
+mod revisions;
 mod rollouts;
 mod service;
 mod status_message;
 #[cfg(feature = "dashboard")]
 mod web;
+mod workflow_graph;
 
 use std::convert::Infallible;
 use std::pin::Pin;

@@ -10,12 +10,12 @@ use bytes::Bytes;
 use edgefaas_api::control as proto;
 use edgefaas_api::control::control_server::{Control, ControlServer};
 use edgefaas_broker::{QueueFigures, TopicFilter};
-use edgefaas_coordinator::{ChangeError, InstanceFilter, Start, input_of};
+use edgefaas_coordinator::{ChangeError, InstanceFilter, InstancesOf, Start, input_of};
 use edgefaas_functions::invocation::{Invocation, InvocationError, Principal};
 use edgefaas_functions::logs::LogLine;
 use edgefaas_functions::registry::{Deploy, DeployError, LiveApp, LiveWorkflow, Scope};
 use edgefaas_functions::secrets::{SecretError, SecretName};
-use edgefaas_functions::trace::{Entry, TRACE_PARENT};
+use edgefaas_functions::trace::{Entry, TRACE_PARENT, TraceFilter};
 use edgefaas_isolates::{DirectCall, Event, Trigger};
 use futures_util::Stream;
 use tokio::sync::{broadcast, mpsc};
@@ -28,7 +28,7 @@ use ulid::Ulid;
 use super::caller::stream_end;
 use super::dependencies::ControlParts;
 use super::rollouts::PolicyChangeError;
-use super::{convert, deploy_warnings, events, invocations, members};
+use super::{convert, deploy_warnings, events, invocations, members, revisions, workflow_graph};
 use crate::access::{Role, UnknownRole, UsersError};
 use crate::cluster::ClusterError;
 
@@ -38,6 +38,9 @@ const STREAM_LINES: usize = 64;
 
 /// Default maximum number of filters in a list of queues.
 const DEFAULT_QUEUES: usize = 1000;
+/// Number of traces in a list, without a limit in the request and at most.
+const DEFAULT_TRACES: usize = 100;
+const MAX_TRACES: usize = 1_000;
 /// Default maximum number of instances in a list.
 const DEFAULT_INSTANCES: usize = 100;
 
@@ -357,34 +360,63 @@ impl Control for ControlService {
             let near = routes.near_workflows(&name);
             return Err(invoke_status(&InvocationError::UnknownFunction { name, near }));
         };
-        let graph = edgefaas_workflow::flowchart(&workflow.program);
-        let mermaid = edgefaas_workflow::graph::mermaid(&graph);
-        Ok(Response::new(proto::GraphResponse { mermaid, ..Default::default() }))
+        let workflow = workflow.clone();
+        drop(routes);
+        let coordinator = self.parts.coordinator.clone();
+        let graph = tokio::task::spawn_blocking(move || {
+            workflow_graph::graph(&workflow.program, &coordinator.task_counts(&workflow.name))
+        });
+        let graph = graph.await.map_err(|error| Status::internal(error.to_string()))?;
+        Ok(Response::new(graph))
     }
 
     async fn cancel_instances(
         &self,
-        _: Request<proto::CancelInstancesRequest>,
+        request: Request<proto::CancelInstancesRequest>,
     ) -> Answer<proto::CancelInstancesResponse> {
-        Err(Status::unimplemented("not yet"))
+        let of = match request.into_inner().of {
+            Some(proto::cancel_instances_request::Of::Workflow(name)) => InstancesOf::Workflow(name),
+            Some(proto::cancel_instances_request::Of::App(name)) => InstancesOf::App(name),
+            None => return Err(Status::invalid_argument("neither a workflow nor an app is named")),
+        };
+        let coordinator = self.parts.coordinator.clone();
+        // On a separate task: a client that disconnects must not interrupt it.
+        let cancelling = self.tasks.spawn(async move { coordinator.cancel_instances(of).await });
+        let cancelled = cancelling.await.map_err(|error| Status::internal(error.to_string()))?;
+        Ok(Response::new(proto::CancelInstancesResponse { cancelled }))
     }
 
     async fn compare_revisions(
         &self,
-        _: Request<proto::CompareRevisionsRequest>,
+        request: Request<proto::CompareRevisionsRequest>,
     ) -> Answer<proto::CompareRevisionsResponse> {
-        Err(Status::unimplemented("not yet"))
+        let proto::CompareRevisionsRequest { app, from, to } = request.into_inner();
+        let registry = self.parts.registry.clone();
+        let comparing = tokio::task::spawn_blocking(move || {
+            let changes = registry.compare(&app, &from, &to)?;
+            Ok(changes.into_iter().map(revisions::difference).collect())
+        });
+        let files = comparing.await.map_err(|error| Status::internal(error.to_string()))?;
+        let files = files.map_err(deploy_status)?;
+        Ok(Response::new(proto::CompareRevisionsResponse { files }))
     }
 
     async fn get_settings(
         &self,
         _: Request<proto::GetSettingsRequest>,
     ) -> Answer<proto::GetSettingsResponse> {
-        Err(Status::unimplemented("not yet"))
+        Ok(Response::new(convert::settings(&self.parts.facts.settings)))
     }
 
-    async fn list_traces(&self, _: Request<proto::ListTracesRequest>) -> Answer<proto::ListTracesResponse> {
-        Err(Status::unimplemented("not yet"))
+    async fn list_traces(
+        &self,
+        request: Request<proto::ListTracesRequest>,
+    ) -> Answer<proto::ListTracesResponse> {
+        let proto::ListTracesRequest { limit, failed, search } = request.into_inner();
+        let max = if limit == 0 { DEFAULT_TRACES } else { (limit as usize).min(MAX_TRACES) };
+        let (found, more) = self.parts.traces.summaries(TraceFilter { failed, search: &search, max });
+        let traces = found.into_iter().map(convert::trace_summary).collect();
+        Ok(Response::new(proto::ListTracesResponse { traces, more }))
     }
 
     async fn init_cluster(&self, request: Request<proto::InitClusterRequest>) -> Answer<proto::Cluster> {

@@ -55,6 +55,7 @@ use crate::settings::{
     broker_config, cluster_options, function_memory_limits, keep_limits, log_limits, log_plan,
     max_message_bytes, step_durability, store_options, trace_limits,
 };
+use crate::settings_list::SettingsList;
 use crate::tls::{ClientCertificates, Tls};
 use crate::trace_export::config::Collector;
 use edgefaas_cluster::calls::CallLimits;
@@ -366,6 +367,7 @@ impl Node {
                 pool,
                 machine: platform.machine,
                 plan,
+                settings: Arc::new(SettingsList::of(&config)),
             },
             #[cfg(feature = "dashboard")]
             dashboard: config.dashboard.clone(),

@@ -1,11 +1,11 @@
 //! `[traces]` of the configuration.
 
 use edgefaas_functions::trace::TraceLimits;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use url::Url;
 
 /// `[traces]`: recording and export of spans.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TracesSection {
     /// Maximum number of spans in memory, 512 bytes each on average; 0 disables recording.
@@ -20,7 +20,7 @@ pub struct TracesSection {
 }
 
 /// A form of OTLP, in the words of `OTEL_EXPORTER_OTLP_PROTOCOL`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub enum OtlpProtocol {
     /// JSON over HTTP.
     #[default]

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use edgefaas_broker::{Change, Group as WalGroup, Space, Wal};
 use fjall::{Database, Keyspace, PersistMode, UserValue};
 use parking_lot::Mutex;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -100,7 +100,7 @@ pub(super) struct WalSpaces {
 }
 
 /// Time at which a message that the broker acknowledges is written to the disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WalSync {
     /// The message is written before the acknowledgement: it survives a power cut.
