@@ -56,6 +56,16 @@ pub enum Command {
     Status,
     /// Show the messages in, out, waiting and lost of each topic filter with subscribers
     Queues(Queues),
+    /// List durable invocations that have not ended; retry and discard them
+    Invocations(Invocations),
+    /// List durable invocations that failed for good, with their events; retry and discard them
+    Dead(Invocations),
+    /// Show what differs between two revisions of an app
+    Diff(Diff),
+    /// List the traces that are kept
+    Traces(Traces),
+    /// Show the settings in force, and where each comes from
+    Settings(Settings),
     /// List, show, cancel and retry instances of workflows; draw a workflow
     #[command(subcommand)]
     Workflow(Workflow),
@@ -283,6 +293,76 @@ pub struct Rollback {
     pub reach: Reach,
 }
 
+/// Options of `edgefaas invocations` and `edgefaas dead`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Invocations {
+    /// Only those of this function
+    #[arg(long)]
+    pub function: Option<String>,
+    /// The maximum number of invocations
+    #[arg(long, default_value_t = 100, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: u32,
+    // Not a doc comment: clap would show it as the command's description.
+    #[allow(missing_docs)]
+    #[command(subcommand)]
+    pub change: Option<InvocationChange>,
+}
+
+/// Commands below `edgefaas invocations` and `edgefaas dead`.
+#[derive(Debug, Subcommand)]
+pub enum InvocationChange {
+    /// Show an invocation with its event
+    Show {
+        /// The invocation's id
+        id: String,
+    },
+    /// Start dead ones again with the same event, or let waiting ones make their next attempt now
+    Retry {
+        /// The ids
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<String>,
+    },
+    /// Forget dead ones, or end waiting ones
+    Discard {
+        /// The ids
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<String>,
+    },
+}
+
+/// Options of `edgefaas diff`.
+#[derive(Debug, Args)]
+pub struct Diff {
+    /// The app
+    pub app: String,
+    /// The earlier revision, or an unambiguous start of it [default: the one before the live one]
+    pub from: Option<String>,
+    /// The later revision [default: the live one]
+    pub to: Option<String>,
+}
+
+/// Options of `edgefaas traces`.
+#[derive(Debug, Args)]
+pub struct Traces {
+    /// Only those with an error
+    #[arg(long)]
+    pub failed: bool,
+    /// Only those with this text in the name of the function or workflow, or in the id
+    #[arg(long, value_name = "TEXT")]
+    pub search: Option<String>,
+    /// The maximum number of traces, the newest first
+    #[arg(long, default_value_t = 50, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub limit: u32,
+}
+
+/// Options of `edgefaas settings`.
+#[derive(Debug, Args)]
+pub struct Settings {
+    /// Only settings with this text in their names
+    pub key: Option<String>,
+}
+
 /// Commands below `edgefaas workflow`.
 #[derive(Debug, Subcommand)]
 pub enum Workflow {
@@ -302,10 +382,18 @@ pub enum Workflow {
         /// The instance's id
         id: String,
     },
-    /// End an instance
+    /// End an instance, or all that have not ended of a workflow or an app
+    #[command(group(clap::ArgGroup::new("instances").required(true)))]
     Cancel {
         /// The instance's id
-        id: String,
+        #[arg(group = "instances")]
+        id: Option<String>,
+        /// All instances of this workflow
+        #[arg(long, group = "instances", value_name = "WORKFLOW")]
+        all: Option<String>,
+        /// All instances of all workflows of this app, also of one that was removed
+        #[arg(long, group = "instances", value_name = "APP")]
+        app: Option<String>,
     },
     /// Retry the failed task of a durable instance
     Retry {

@@ -123,6 +123,10 @@ impl fmt::Display for NodeUrl {
 pub type ObjectsClient =
     edgefaas_api::objects::objects_client::ObjectsClient<InterceptedService<Channel, Bearer>>;
 
+/// A connected client for durable invocations, which sends the token with every call.
+pub type InvocationsClient =
+    edgefaas_api::invocations::invocations_client::InvocationsClient<InterceptedService<Channel, Bearer>>;
+
 /// A future that this crate compiles, and not its user: it contains HTTP/2.
 pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = anyhow::Result<T>> + 'a>>;
 
@@ -138,6 +142,15 @@ pub fn connect(global: &Global) -> Boxed<'_, Client> {
 pub async fn connect_objects(global: &Global) -> anyhow::Result<ObjectsClient> {
     let (channel, bearer) = find(global).await?;
     Ok(objects_client(channel, bearer))
+}
+
+/// Connects to the service of durable invocations of the same node.
+pub fn connect_invocations(global: &Global) -> Boxed<'_, InvocationsClient> {
+    Box::pin(async move {
+        let (channel, bearer) = find(global).await?;
+        let client = InvocationsClient::new(InterceptedService::new(channel, bearer));
+        Ok(client.max_decoding_message_size(MESSAGE_BYTES))
+    })
 }
 
 fn objects_client(channel: Channel, bearer: Bearer) -> ObjectsClient {

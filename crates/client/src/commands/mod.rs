@@ -3,6 +3,8 @@
 mod build;
 mod cluster;
 pub mod deploy;
+mod diff;
+mod invocations;
 mod invoke;
 mod list;
 mod login;
@@ -14,13 +16,16 @@ mod queues;
 mod rm;
 mod rollback;
 mod secrets;
+mod settings;
 mod status;
 mod trace;
+mod traces;
 mod workflow;
 
 use anyhow::Context;
 use tokio::runtime::Builder;
 
+use self::invocations::Kind;
 use crate::args::{Command, Global};
 use crate::exit::{self, Exit, Failure};
 use crate::other_port;
@@ -43,6 +48,11 @@ pub fn run(command: &Command, global: &Global) -> anyhow::Result<()> {
             Command::Rollback(args) => rollback::run(args, global).await,
             Command::Status => status::run(global).await,
             Command::Queues(args) => queues::run(args, global).await,
+            Command::Invocations(args) => invocations::run(args, Kind::Pending, global).await,
+            Command::Dead(args) => invocations::run(args, Kind::Dead, global).await,
+            Command::Diff(args) => diff::run(args, global).await,
+            Command::Traces(args) => traces::run(args, global).await,
+            Command::Settings(args) => settings::run(args, global).await,
             Command::Workflow(args) => workflow::run(args, global).await,
             Command::Cluster(args) => cluster::run(args, global).await,
             Command::Nodes(args) => nodes::run(args, global).await,

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use edgefaas_api::control as proto;
+use edgefaas_api::control::cancel_instances_request::Of;
 use edgefaas_api::control::change_instance_request::Change;
 use edgefaas_workflow::{flowchart, graph};
 use serde_json::{Value, json};
@@ -29,7 +30,9 @@ pub async fn run(args: &Workflow, global: &Global) -> anyhow::Result<()> {
     match args {
         Workflow::List { name, key, limit } => list(name.as_deref(), key.as_deref(), *limit, global).await,
         Workflow::Show { id } => show(id, global).await,
-        Workflow::Cancel { id } => change(id, Change::Cancel, "is cancelled", global).await,
+        Workflow::Cancel { id: Some(id), .. } => change(id, Change::Cancel, "is cancelled", global).await,
+        Workflow::Cancel { all: Some(name), .. } => cancel_all(Of::Workflow(name.clone()), global).await,
+        Workflow::Cancel { app, .. } => cancel_all(Of::App(app.clone().unwrap_or_default()), global).await,
         Workflow::Retry { id } => change(id, Change::Retry, "goes on", global).await,
         Workflow::Graph { name, svg } => draw(name, svg.as_deref(), global).await,
     }
@@ -116,6 +119,17 @@ async fn change(id: &str, change: Change, what: &str, global: &Global) -> anyhow
     match global.output {
         Format::Json => output::json(&json!({ "id": id })),
         Format::Table => output::text(&format!("{id} {what}\n")),
+    }
+}
+
+async fn cancel_all(of: Of, global: &Global) -> anyhow::Result<()> {
+    let mut client = connection::connect(global).await?;
+    let request = proto::CancelInstancesRequest { of: Some(of) };
+    let response = client.cancel_instances(request).await.map_err(|status| connection::failure(&status))?;
+    let cancelled = response.into_inner().cancelled;
+    match global.output {
+        Format::Json => output::json(&json!({ "cancelled": cancelled })),
+        Format::Table => output::text(&format!("{cancelled} cancelled\n")),
     }
 }
 

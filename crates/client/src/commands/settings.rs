@@ -1,0 +1,33 @@
+//! `edgefaas settings [KEY]`
+
+use edgefaas_api::control as proto;
+use serde_json::json;
+
+use crate::args::{Format, Global, Settings};
+use crate::connection;
+use crate::output;
+
+pub async fn run(args: &Settings, global: &Global) -> anyhow::Result<()> {
+    let mut client = connection::connect(global).await?;
+    let response = client.get_settings(proto::GetSettingsRequest {}).await;
+    let proto::GetSettingsResponse { file, settings } =
+        response.map_err(|status| connection::failure(&status))?.into_inner();
+    let key = args.key.as_deref().unwrap_or_default();
+    let settings: Vec<_> = settings.into_iter().filter(|setting| setting.key.contains(key)).collect();
+    if global.output == Format::Json {
+        let setting = |setting: &proto::Setting| {
+            let line = (setting.line > 0).then_some(setting.line);
+            json!({ "key": setting.key, "value": setting.value, "source": setting.source, "line": line })
+        };
+        let settings: Vec<_> = settings.iter().map(setting).collect();
+        return output::json(&json!({ "file": file, "settings": settings }));
+    }
+    let rows = settings.iter().map(|setting| {
+        let place = match &*setting.source {
+            "file" => format!("{file}:{}", setting.line),
+            source => source.to_owned(),
+        };
+        vec![setting.key.clone(), setting.value.clone(), place]
+    });
+    output::table(&["SETTING", "VALUE", "FROM"], rows.collect())
+}
