@@ -1,7 +1,7 @@
 //! Listening sockets, and the acceptance of connections: slots, limits of addresses, TLS handshakes.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,10 +48,27 @@ impl Addresses {
         url(self.control, self.control_tls)
     }
 
-    /// URL of the pages for browsers, if the control port has them.
+    /// URL of the pages for browsers, if the control port has them. Where it listens on all addresses, it is that of the machine's own
+    /// address in its network, if it has one.
     pub fn dashboard_url(&self) -> Option<String> {
-        self.has_dashboard.then(|| format!("{}/", self.control_url()))
+        let mut at = self.control;
+        if at.ip().is_unspecified() {
+            at.set_ip(own_address(at.is_ipv6()).unwrap_or(at.ip()));
+        }
+        self.has_dashboard.then(|| format!("{}/", url(at, self.control_tls)))
     }
+}
+
+/// The address that this machine sends from. Nothing is sent: the system only looks at its routes to a documentation address.
+fn own_address(is_ipv6: bool) -> Option<IpAddr> {
+    let of = |any: IpAddr, to: IpAddr| {
+        let socket = UdpSocket::bind((any, 0)).and_then(|socket| socket.connect((to, 9)).map(|()| socket));
+        socket.and_then(|socket| socket.local_addr()).ok().map(|address| address.ip())
+    };
+    let v4 = || of(Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(192, 0, 2, 1).into());
+    let v6 = || of(Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into());
+    // A socket for `::` takes IPv4 too.
+    v4().or_else(|| is_ipv6.then(v6).flatten())
 }
 
 fn url(address: SocketAddr, tls: bool) -> String {

@@ -306,6 +306,35 @@ mod tests {
     }
 
     #[test]
+    fn one_that_waits_for_its_due_time_is_hastened_in_the_order_of_its_key() {
+        let (now, mut queue) = (Instant::now(), FunctionQueue::<()>::default());
+        let due = Some(now + Duration::from_secs(5));
+        queue.insert(1, Some(7), due, None);
+        queue.insert(2, Some(7), due, None);
+        assert!(queue.hasten(2), "it waits for 1, and then not for its due time");
+        assert_eq!(started(&mut queue, now), Vec::<u64>::new());
+        assert!(queue.hasten(1));
+        assert_eq!((started(&mut queue, now), queue.position(1)), (vec![1], Some(Position::Running)));
+        assert!(!queue.hasten(1), "it runs");
+        queue.finish(1);
+        assert_eq!(started(&mut queue, now), [2]);
+        assert!(!queue.hasten(9));
+    }
+
+    #[test]
+    fn one_that_waits_is_withdrawn_and_the_next_of_its_key_starts_when_it_has_ended() {
+        let (now, mut queue) = (Instant::now(), FunctionQueue::default());
+        queue.insert(1, Some(7), Some(now + Duration::from_secs(5)), Some(()));
+        queue.insert(2, Some(7), None, None);
+        assert_eq!(queue.withdraw(1), Some(Some(())));
+        assert_eq!((queue.withdraw(1), queue.position(1), queue.hasten(1)), (None, None, false));
+        assert_eq!(started(&mut queue, now), Vec::<u64>::new());
+        queue.finish(1);
+        assert_eq!((started(&mut queue, now), queue.evicted(), queue.next_due()), (vec![2], 0, None));
+        assert_eq!(queue.withdraw(2), None, "it runs");
+    }
+
+    #[test]
     fn lifo_starts_the_newest_first_within_the_limit() {
         let (now, mut queue) = (Instant::now(), FunctionQueue::<()>::default());
         (1..=3).for_each(|number| queue.insert(number, None, None, None));
@@ -314,28 +343,47 @@ mod tests {
     }
 
     proptest! {
-        /// With random retries, the invocations of each key end in the order of their sequence numbers, all of them end,
+        /// With random retries and operators, the invocations of each key end in the order of their sequence numbers, all of them end,
         /// and the queue is empty afterwards.
         #[test]
         fn keys_keep_their_order(keys in prop::collection::vec(prop::option::of(0u64..4), 1..60),
-                                 steps in prop::collection::vec((0usize..60, 0u8..3), 0..200)) {
-            let now = Instant::now();
+                                 steps in prop::collection::vec((0usize..60, 0u8..6), 0..200)) {
+            let (mut now, later) = (Instant::now(), Duration::from_secs(60));
             let mut queue = FunctionQueue::<()>::default();
             for (number, key) in keys.iter().enumerate() {
                 queue.insert(number as u64, *key, None, None);
             }
             let (mut running, mut ended) = (Vec::new(), Vec::new());
             let mut steps = steps.into_iter();
-            while ended.len() < keys.len() {
+            let mut withdrawn = 0;
+            while ended.len() + withdrawn < keys.len() {
                 running.extend(queue.start(now, 5, QueueOrder::Fifo).map(|(number, _)| number));
                 prop_assert!(running.len() <= 5);
-                if running.is_empty() {
-                    continue;
+                let (index, action) = steps.next().unwrap_or((0, 5));
+                let any = (index % keys.len()) as u64;
+                match action {
+                    // What an operator does, at any time.
+                    0 => {
+                        queue.hasten(any);
+                        continue;
+                    }
+                    1 => {
+                        if queue.withdraw(any).is_some() {
+                            queue.finish(any);
+                            withdrawn += 1;
+                        }
+                        continue;
+                    }
+                    _ if running.is_empty() => {
+                        now += later;
+                        continue;
+                    }
+                    _ => {}
                 }
-                let (index, action) = steps.next().unwrap_or((0, 1));
                 let number = running.remove(index % running.len());
                 match action {
-                    0 => queue.retry(number, now),
+                    2 => queue.retry(number, now),
+                    3 => queue.retry(number, now + later),
                     _ => {
                         queue.finish(number);
                         ended.push(number);

@@ -89,7 +89,8 @@ fn is_before(span: &TraceSpan, other: &TraceSpan) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::{Attributes, Export, Role, SpanStatus, TraceLimits};
+    use crate::trace::conventions::Attributes;
+    use crate::trace::{Export, Role, SpanStatus, TraceLimits};
 
     fn span(
         trace: &str,

@@ -124,8 +124,12 @@ impl TestNode {
 
     /// A client for stateful objects.
     pub async fn objects(&self) -> ObjectsClient {
-        let bearer = Bearer(format!("Bearer {}", self.token).parse().unwrap());
-        ObjectsClient::new(InterceptedService::new(channel(self.addresses.control).await, bearer))
+        ObjectsClient::new(InterceptedService::new(channel(self.addresses.control).await, self.bearer()))
+    }
+
+    /// The admin token, for a client of the control port.
+    pub fn bearer(&self) -> Bearer {
+        Bearer(format!("Bearer {}", self.token).parse().unwrap())
     }
 
     /// The node's metrics.

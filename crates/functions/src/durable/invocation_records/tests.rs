@@ -82,6 +82,10 @@ fn failed() -> StoredProblem {
     StoredProblem { title, status: 500, detail, near: vec!["g".into()] }
 }
 
+fn dead() -> Dead {
+    Dead { pending: mqtt(), attempts: 3, problem: failed() }
+}
+
 /// Format version 1 never expires: do not change these files, only add new ones.
 #[test]
 fn records_of_version_1_have_the_same_bytes() {
@@ -90,7 +94,7 @@ fn records_of_version_1_have_the_same_bytes() {
         headers: vec![("x".into(), "y".into())],
         body: Bytes::from_static(b"made"),
     };
-    let records: [(&str, Vec<u8>); 8] = [
+    let records: [(&str, Vec<u8>); 9] = [
         ("pending-mqtt", encode(&mqtt())),
         ("pending-http", encode(&http())),
         (
@@ -102,6 +106,7 @@ fn records_of_version_1_have_the_same_bytes() {
         ("known-failed", encode(&known(Err(failed())))),
         ("reserved", encode(&Reserved { id: 5, request: [1; 16] })),
         ("expiry", encode(&Expiry { bytes: 100, key: Some([2; 16]) })),
+        ("dead", encode(&dead())),
     ];
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/durable");
     for (name, bytes) in records {
@@ -121,6 +126,8 @@ fn decoded_records_equal_the_encoded_ones() {
     let problem = known(Err(failed()));
     assert_eq!(decode::<Known>(&encode(&problem)), Ok(problem));
     assert_eq!(decode::<Known>(&encode(&known_on())), Ok(known_on()));
+    assert_eq!(decode::<Dead>(&encode(&dead())), Ok(dead()));
+    assert_eq!(pending_id(&encode(&mqtt())), Some(mqtt().id));
 }
 
 #[test]
@@ -138,6 +145,10 @@ fn keys_sort_like_their_numbers_and_can_be_parsed() {
         assert_eq!(parse_expiry_key(&key), Some(named));
     }
     assert_eq!(parse_expiry_key(&known_key(Ulid(8))), None);
+    let key = |ended_unix_ms| DeadKey { ended_unix_ms, id: Ulid(8) };
+    assert!(numbers.map(|n| dead_key(key(n), "f")).is_sorted());
+    assert_eq!(parse_dead_key(&dead_key(key(7), "f-1")), Some((key(7), "f-1")));
+    assert_eq!(parse_dead_key(&dead_key(key(7), "")), None);
 }
 
 proptest! {
@@ -159,6 +170,7 @@ proptest! {
         body.extend_from_slice(&checksum);
         let _ = decode::<Pending>(&body);
         let _ = decode::<Known>(&body);
-        let _ = parse_pending_key(&bytes);
+        let _ = decode::<Dead>(&body);
+        let _ = (parse_pending_key(&bytes), parse_dead_key(&bytes), pending_id(&bytes));
     }
 }

@@ -74,25 +74,33 @@ async fn page(uri: Uri, headers: HeaderMap) -> Response {
         (OPENER_POLICY, "same-origin"),
         (RESOURCE_POLICY, "same-origin"),
     ];
-    let has = |name, wanted: &str| {
-        let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
-        values.flat_map(|value| value.split(',')).any(|value| {
-            let value = value.trim();
-            let value = value.split(';').next().unwrap_or(value);
-            value == "*" || value.trim_start_matches("W/") == wanted
-        })
-    };
-    if has(IF_NONE_MATCH, file.etag) {
+    let mut tags = headers.get_all(IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    let is_same = |tag: &str| tag == "*" || tag.trim_start_matches("W/") == file.etag;
+    if tags.any(|tags| tags.split(',').any(|tag| is_same(tag.trim()))) {
         return (StatusCode::NOT_MODIFIED, general).into_response();
     }
     let media_type = [(CONTENT_TYPE, file.media_type)];
-    match has(ACCEPT_ENCODING, "gzip") {
+    match takes_gzip(&headers) {
         true => (general, media_type, [(CONTENT_ENCODING, "gzip")], file.gzip).into_response(),
         false => match file.content() {
             Ok(content) => (general, media_type, content).into_response(),
             Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
         },
     }
+}
+
+/// True if a client takes gzip: RFC 9110, section 12.5.3. `q=0` refuses it.
+fn takes_gzip(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    let quality = |coding: &str| {
+        let mut parts = coding.split(';').map(str::trim);
+        let name = parts.next().unwrap_or_default().to_ascii_lowercase();
+        let quality = parts.find_map(|part| part.strip_prefix("q=")).and_then(|q| q.parse::<f32>().ok());
+        (name, quality.unwrap_or(1.0))
+    };
+    let codings: Vec<_> = values.flat_map(|value| value.split(',')).map(quality).collect();
+    let of = |wanted: &str| codings.iter().find(|(name, _)| name == wanted).map(|(_, quality)| *quality);
+    of("gzip").or_else(|| of("*")).is_some_and(|quality| quality > 0.0)
 }
 
 async fn facts(State(web): State<Arc<Web>>, headers: HeaderMap) -> Response {
@@ -163,4 +171,23 @@ fn refusal(status: u16, title: &'static str, detail: impl Into<String>) -> Respo
     let status_code = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
     let headers = [(CONTENT_TYPE, MEDIA_TYPE), (CACHE_CONTROL, "no-store")];
     (status_code, headers, Problem::new(status, title, detail).to_json()).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gzip_is_for_those_who_take_it() {
+        let takes = |accept: &str| {
+            takes_gzip(&HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_str(accept).unwrap())]))
+        };
+        for accept in ["gzip", "deflate, GZIP;q=0.5, br", "*", "br, *;q=0.1"] {
+            assert!(takes(accept), "{accept}");
+        }
+        for accept in ["", "identity", "gzip;q=0", "gzip; q=0.0, *", "br", "xgzip", "*;q=0"] {
+            assert!(!takes(accept), "{accept}");
+        }
+        assert!(!takes_gzip(&HeaderMap::new()));
+    }
 }
