@@ -10,8 +10,9 @@ use crate::output;
 pub async fn run(args: &Settings, global: &Global) -> anyhow::Result<()> {
     let mut client = connection::connect(global).await?;
     let response = client.get_settings(proto::GetSettingsRequest {}).await;
-    let proto::GetSettingsResponse { file, settings } =
-        response.map_err(|status| connection::failure(&status))?.into_inner();
+    let all = response.map_err(|status| connection::failure(&status))?.into_inner();
+    let proto::GetSettingsResponse { file, settings, rules_file, rules, token_file, gateway_token_file } =
+        all;
     let key = args.key.as_deref().unwrap_or_default();
     let settings: Vec<_> = settings.into_iter().filter(|setting| setting.key.contains(key)).collect();
     if global.output == Format::Json {
@@ -20,7 +21,14 @@ pub async fn run(args: &Settings, global: &Global) -> anyhow::Result<()> {
             json!({ "key": setting.key, "value": setting.value, "source": setting.source, "line": line })
         };
         let settings: Vec<_> = settings.iter().map(setting).collect();
-        return output::json(&json!({ "file": file, "settings": settings }));
+        return output::json(&json!({
+            "file": file,
+            "settings": settings,
+            "rules_file": rules_file,
+            "rules": rules,
+            "token_file": token_file,
+            "gateway_token_file": gateway_token_file,
+        }));
     }
     let rows = settings.iter().map(|setting| {
         let place = match &*setting.source {
@@ -29,5 +37,8 @@ pub async fn run(args: &Settings, global: &Global) -> anyhow::Result<()> {
         };
         vec![setting.key.clone(), setting.value.clone(), place]
     });
-    output::table(&["SETTING", "VALUE", "FROM"], rows.collect())
+    output::table(&["SETTING", "VALUE", "FROM"], rows.collect())?;
+    let rules = if rules_file.is_empty() { "none" } else { &rules_file };
+    eprintln!("access rules: {rules}; tokens: {token_file}, {gateway_token_file}");
+    Ok(())
 }

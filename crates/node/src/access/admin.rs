@@ -2,7 +2,7 @@
 
 use std::future::pending;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,6 +77,12 @@ impl AccessControl {
         let policy = self.access.policy();
         let users = policy.users();
         users.names().map(|name| (name.to_owned(), users.role(name))).collect()
+    }
+
+    /// The file of the access rules, and the text that is in force; `None` without a file.
+    pub fn rules_file(&self) -> Option<(&Path, String)> {
+        let text = self.access.policy().rules_text().map(str::to_owned)?;
+        Some((self.section.acl.as_deref()?, text))
     }
 
     /// The users, rules and tokens in force.

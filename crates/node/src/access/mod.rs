@@ -83,6 +83,7 @@ pub enum PolicyError {
 pub struct Policy {
     users: Users,
     rules: Arc<Rules>,
+    rules_text: Option<Arc<str>>,
     jwt: Option<Arc<Jwt>>,
     allow_anonymous: Option<bool>,
 }
@@ -94,18 +95,21 @@ impl Policy {
     /// The first invalid file.
     pub fn load(section: &AccessSection, data_dir: &Path) -> Result<Self, PolicyError> {
         let users = Users::load(data_dir)?;
-        let rules = match &section.acl {
+        let (rules, rules_text) = match &section.acl {
             Some(path) => {
                 let text = std::fs::read_to_string(path)
                     .map_err(|reason| PolicyError::ReadAcl { path: path.clone(), reason })?;
-                Rules::parse(&text).map_err(|reason| PolicyError::Acl { path: path.clone(), reason })?
+                let rules = Rules::parse(&text)
+                    .map_err(|reason| PolicyError::Acl { path: path.clone(), reason })?;
+                (rules, Some(text.into()))
             }
-            None => Rules::open(),
+            None => (Rules::open(), None),
         };
         let jwt = section.jwt.as_ref().map(Jwt::load).transpose()?;
         Ok(Self {
             users,
             rules: Arc::new(rules),
+            rules_text,
             jwt: jwt.map(Arc::new),
             allow_anonymous: section.allow_anonymous,
         })
@@ -126,6 +130,11 @@ impl Policy {
         &self.rules
     }
 
+    /// The text of the rules, as it was read; `None` without a file.
+    pub fn rules_text(&self) -> Option<&str> {
+        self.rules_text.as_deref()
+    }
+
     /// The users.
     pub fn users(&self) -> &Users {
         &self.users
@@ -138,8 +147,9 @@ impl Policy {
 
     /// A copy with other users.
     fn with_users(&self, users: Users) -> Self {
-        let Self { rules, jwt, allow_anonymous, .. } = self;
-        Self { users, rules: rules.clone(), jwt: jwt.clone(), allow_anonymous: *allow_anonymous }
+        let Self { rules, rules_text, jwt, allow_anonymous, .. } = self;
+        let (rules, rules_text, jwt) = (rules.clone(), rules_text.clone(), jwt.clone());
+        Self { users, rules, rules_text, jwt, allow_anonymous: *allow_anonymous }
     }
 }
 

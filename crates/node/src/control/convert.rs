@@ -1,6 +1,7 @@
 //! Conversion between the node's types and the messages of the control API.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,12 +17,24 @@ use edgefaas_isolates::{
     FunctionSource, GuestMemoryReading, Machine, MemoryLevel, Module, ModuleGraph, Reply,
 };
 
+use super::auth::TOKEN_FILE;
 use crate::bridge::BridgeStatus;
+use crate::gateway::auth::HTTP_TOKEN_FILE;
 use crate::memory_plan::MemoryPlan;
 use crate::settings_list::{Setting, SettingOrigin, SettingsList};
 
-/// The settings in force.
-pub fn settings(list: &SettingsList) -> proto::GetSettingsResponse {
+/// Maximum bytes of the text of access rules in an answer.
+const MAX_RULES_BYTES: usize = 64 << 10;
+
+/// The settings in force, with the access rules and the files of tokens.
+pub fn settings(
+    list: &SettingsList,
+    rules: Option<(&Path, String)>,
+    data_dir: &Path,
+) -> proto::GetSettingsResponse {
+    let (rules_file, mut rules) =
+        rules.map(|(file, text)| (file.display().to_string(), text)).unwrap_or_default();
+    rules.truncate(rules.floor_char_boundary(MAX_RULES_BYTES));
     let setting = |setting: &Setting| {
         let (source, line) = match setting.origin {
             SettingOrigin::Default => ("default", 0),
@@ -34,6 +47,10 @@ pub fn settings(list: &SettingsList) -> proto::GetSettingsResponse {
     proto::GetSettingsResponse {
         file: list.file.as_ref().map(|file| file.display().to_string()).unwrap_or_default(),
         settings: list.settings.iter().map(setting).collect(),
+        rules_file,
+        rules,
+        token_file: data_dir.join(TOKEN_FILE).display().to_string(),
+        gateway_token_file: data_dir.join(HTTP_TOKEN_FILE).display().to_string(),
     }
 }
 

@@ -405,7 +405,9 @@ impl Control for ControlService {
         &self,
         _: Request<proto::GetSettingsRequest>,
     ) -> Answer<proto::GetSettingsResponse> {
-        Ok(Response::new(convert::settings(&self.parts.facts.settings)))
+        let facts = &self.parts.facts;
+        let rules = self.parts.access.rules_file();
+        Ok(Response::new(convert::settings(&facts.settings, rules, facts.data_dir.as_ref())))
     }
 
     async fn list_traces(

@@ -73,6 +73,7 @@ async fn a_dead_letter_is_kept_over_a_restart_and_retried_once_the_cause_is_mend
     deploy_gate(&mut node, r#"retry = { attempts = 2, backoff = "1ms" }"#).await;
     let mut mqtt = Mqtt5::connect(&node, "sensor").await;
     mqtt.publish("in/a", r#"{"t": 21}"#).await;
+    mqtt.puback().await;
     let mut operator = client(&node).await;
     let found = dead(&mut operator, 1).await.remove(0);
     assert_eq!((&*found.function, found.attempt, found.status), ("gate", 2, 500));
@@ -123,6 +124,7 @@ async fn dead_letters_are_paged_by_function_and_discarded() {
     let mut mqtt = Mqtt5::connect(&node, "sensor").await;
     for number in 0..5 {
         mqtt.publish("in/a", &number.to_string()).await;
+        mqtt.puback().await;
     }
     let mut operator = client(&node).await;
     dead(&mut operator, 10).await;
@@ -160,6 +162,7 @@ async fn an_invocation_that_waits_for_its_next_attempt_is_hastened_or_ended() {
     let mut mqtt = Mqtt5::connect(&node, "sensor").await;
     mqtt.subscribe("out").await;
     mqtt.publish("in/a", "first").await;
+    mqtt.puback().await;
     let mut operator = client(&node).await;
     let waiting = pending(&mut operator, State::Retrying).await;
     assert_eq!((waiting.attempt, waiting.attempts, waiting.status), (2, 3, 500));

@@ -63,6 +63,7 @@ async fn a_graph_has_the_instances_at_each_task_and_all_of_them_can_be_ended() {
     let mut mqtt = Mqtt5::connect(&node, "c").await;
     for topic in ["in/one", "in/one", "in/one", "in/two", "in/two"] {
         mqtt.publish(topic, "1").await;
+        mqtt.puback().await;
     }
     graph_with(&mut node, "two", "hold", (2, 0)).await;
     let graph = graph_with(&mut node, "one", "hold", (3, 0)).await;
