@@ -3,6 +3,8 @@
 mod build;
 mod cluster;
 pub mod deploy;
+mod events;
+mod history;
 mod invoke;
 mod list;
 mod login;
@@ -42,6 +44,8 @@ pub fn run(command: &Command, global: &Global) -> anyhow::Result<()> {
             Command::Rm(args) => rm::run(args, global).await,
             Command::Rollback(args) => rollback::run(args, global).await,
             Command::Status => status::run(global).await,
+            Command::History(args) => history::run(args, global).await,
+            Command::Events(args) => events::run(args, global).await,
             Command::Queues(args) => queues::run(args, global).await,
             Command::Workflow(args) => workflow::run(args, global).await,
             Command::Cluster(args) => cluster::run(args, global).await,
