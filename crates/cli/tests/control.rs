@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex};
 
 use edgefaas_api::control::control_server::{Control, ControlServer};
 use edgefaas_api::control::{self as proto, invoke_response::Outcome};
+use edgefaas_api::history;
+use edgefaas_api::history::history_server::{History, HistoryServer};
 use edgefaas_api::{Nonce, PROOF_HEADER, proof_of_token};
 use tokio::process::{Child, Command};
 use tokio_stream::Stream;
@@ -200,9 +202,21 @@ impl Control for Server {
     }
 
     async fn status(&self, _: Request<proto::StatusRequest>) -> Answer<proto::StatusResponse> {
-        let status =
-            proto::StatusResponse { version: "9.9.9".into(), uptime_ms: 61_000, ..Default::default() };
-        Ok(Response::new(status))
+        let warning = proto::Warning {
+            code: "function-failing".into(),
+            severity: proto::warning::Severity::Failing.into(),
+            text: format!("3 of 5 failed: {FORGED}"),
+            remedy: "`edgefaas logs comfort`".into(),
+            subject: "comfort".into(),
+            since_unix_ms: 7,
+        };
+        Ok(Response::new(proto::StatusResponse {
+            version: "9.9.9".into(),
+            uptime_ms: 61_000,
+            warnings: vec![warning],
+            temperature_millicelsius: Some(61_250),
+            ..Default::default()
+        }))
     }
 
     async fn list_instances(
@@ -407,6 +421,29 @@ impl Control for Server {
     }
 }
 
+#[tonic::async_trait]
+impl History for Server {
+    type EventsStream = Pin<Box<dyn Stream<Item = Result<history::Event, Status>> + Send>>;
+
+    async fn get(&self, request: Request<history::GetRequest>) -> Answer<history::GetResponse> {
+        let step_ms = if request.into_inner().week { 300_000 } else { 5_000 };
+        let sample = |number| history::Sample {
+            unix_ms: u64::from(step_ms) * number,
+            invocations: number as f64,
+            ..Default::default()
+        };
+        Ok(Response::new(history::GetResponse { step_ms, samples: (1..=3).map(sample).collect() }))
+    }
+
+    async fn events(&self, request: Request<history::EventsRequest>) -> Answer<Self::EventsStream> {
+        let event = |number| {
+            Ok(history::Event { number, kind: "deploy".into(), text: FORGED.into(), ..Default::default() })
+        };
+        let events: Vec<_> = (1..=u64::from(request.into_inner().tail)).map(event).collect();
+        Ok(Response::new(Box::pin(tokio_stream::iter(events))))
+    }
+}
+
 struct Fixture {
     server: Server,
     address: SocketAddr,
@@ -430,7 +467,8 @@ impl Fixture {
             None => Err(Status::unauthenticated("no token")),
         };
         let control = ControlServer::with_interceptor(server.clone(), check);
-        let mut routes = tonic::service::Routes::new(control).into_axum_router();
+        let history = HistoryServer::with_interceptor(server.clone(), check);
+        let mut routes = tonic::service::Routes::new(control).add_service(history).into_axum_router();
         if let Some(token) = proven {
             let prove = async move |uri: axum::http::Uri| {
                 let nonce = Nonce::from_path(uri.path()).unwrap();
@@ -765,7 +803,18 @@ async fn lists_logs_status_and_the_rest() {
 
     let (_, stdout, _) = fixture.run(&["status"]).await;
     assert!(stdout.contains("running for 1m 1s") && stdout.contains("9.9.9"), "{stdout}");
-    assert_eq!(fixture.json(&["status"]).await["version"], "9.9.9");
+    assert!(
+        stdout.starts_with("warning   failing: 3 of 5 failed: a\\u{1b}[2J\\r\\n00:00:00.000"),
+        "{stdout}"
+    );
+    assert!(stdout.contains("remedy: `edgefaas logs comfort`\n") && stdout.contains("61.2 °C"), "{stdout}");
+    let status = fixture.json(&["status"]).await;
+    assert_eq!(
+        (&status["version"], &status["temperature_millicelsius"]),
+        (&"9.9.9".into(), &61_250.into())
+    );
+    let warning = &status["warnings"][0];
+    assert_eq!((&warning["code"], &warning["severity"]), (&"function-failing".into(), &"failing".into()));
 
     assert_eq!(
         fixture.run(&["rollback", "a", "--to", "fed"]).await.1.lines().next(),
@@ -776,6 +825,27 @@ async fn lists_logs_status_and_the_rest() {
         "greenhouse is removed, with its functions comfort\n"
     );
     assert_eq!(fixture.run(&["rm", "absent"]).await.0, 6);
+}
+
+#[tokio::test]
+async fn history_and_events_are_shown() {
+    let fixture = Fixture::start().await;
+    let (_, stdout, stderr) = fixture.run(&["history"]).await;
+    assert!(stdout.contains(", each 5s\n") && stdout.contains("invocations"), "{stdout}{stderr}");
+    assert!(stdout.contains("3.0/s") && stdout.contains('█'), "{stdout}");
+    let week = fixture.json(&["history", "--week"]).await;
+    assert_eq!((&week["step_ms"], &week["samples"][2]["invocations"]), (&300_000.into(), &3.0.into()));
+
+    let (code, stdout, _) = fixture.run(&["events", "--tail", "2"]).await;
+    assert_eq!(code, 0);
+    let lines: Vec<_> = stdout.lines().collect();
+    assert_eq!(lines.len(), 4, "{stdout}");
+    assert!(lines[0].contains(r" deploy       a\u{1b}[2J\r"), "{stdout}");
+    assert!(lines[1].starts_with("    00:00:00.000 INFO"), "{stdout}");
+    let (code, stdout, stderr) = fixture.run(&["events", "--tail", "1", "--follow", "-o", "json"]).await;
+    assert_eq!(code, 3, "the node has gone: {stderr}");
+    let event: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((&event["number"], &event["kind"]), (&1.into(), &"deploy".into()));
 }
 
 #[tokio::test]

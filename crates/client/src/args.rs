@@ -52,8 +52,12 @@ pub enum Command {
     Rm(Rm),
     /// Make an earlier revision of an app live again
     Rollback(Rollback),
-    /// Show addresses, memory, counts and functions of the node
+    /// Show warnings with their remedies, addresses, memory, counts and functions of the node
     Status,
+    /// Show rates, processor time, memory, disk and temperature of the node over the last hour or week
+    History(History),
+    /// Show what has happened: deploys, warnings, members and bridges that came and went
+    Events(Events),
     /// Show the messages in, out, waiting and lost of each topic filter with subscribers
     Queues(Queues),
     /// List durable invocations that have not ended; retry and discard them
@@ -260,6 +264,25 @@ pub struct Logs {
     #[arg(long, requires = "follow")]
     pub reconnect: bool,
     /// Show at most N of the kept lines
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub tail: Option<u32>,
+}
+
+/// Options of `edgefaas history`.
+#[derive(Debug, Args)]
+pub struct History {
+    /// The last week each 5 minutes [default: the last hour each 5 seconds]
+    #[arg(long)]
+    pub week: bool,
+}
+
+/// Options of `edgefaas events`.
+#[derive(Debug, Args)]
+pub struct Events {
+    /// Follow new events; if the node goes, the exit code is 3
+    #[arg(short, long)]
+    pub follow: bool,
+    /// Show at most N of the last 500 events
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub tail: Option<u32>,
 }

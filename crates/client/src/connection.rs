@@ -138,6 +138,16 @@ pub fn connect(global: &Global) -> Boxed<'_, Client> {
     })
 }
 
+/// A connected client for the history, which sends the token with every call.
+pub type HistoryClient =
+    edgefaas_api::history::history_client::HistoryClient<InterceptedService<Channel, Bearer>>;
+
+/// Connects to the history service of the same node.
+pub async fn connect_history(global: &Global) -> anyhow::Result<HistoryClient> {
+    let (channel, bearer) = find(global).await?;
+    Ok(HistoryClient::new(InterceptedService::new(channel, bearer)))
+}
+
 /// Connects to the objects service of the same node.
 pub async fn connect_objects(global: &Global) -> anyhow::Result<ObjectsClient> {
     let (channel, bearer) = find(global).await?;

@@ -14,6 +14,7 @@ pub mod config;
 pub mod control;
 pub mod gateway;
 mod health;
+mod history;
 mod listeners;
 pub mod memory_plan;
 mod memory_pressure;

@@ -4,6 +4,8 @@ mod build;
 mod cluster;
 pub mod deploy;
 mod diff;
+mod events;
+mod history;
 mod invocations;
 mod invoke;
 mod list;
@@ -47,6 +49,8 @@ pub fn run(command: &Command, global: &Global) -> anyhow::Result<()> {
             Command::Rm(args) => rm::run(args, global).await,
             Command::Rollback(args) => rollback::run(args, global).await,
             Command::Status => status::run(global).await,
+            Command::History(args) => history::run(args, global).await,
+            Command::Events(args) => events::run(args, global).await,
             Command::Queues(args) => queues::run(args, global).await,
             Command::Invocations(args) => invocations::run(args, Kind::Pending, global).await,
             Command::Dead(args) => invocations::run(args, Kind::Dead, global).await,

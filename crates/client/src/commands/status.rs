@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use edgefaas_api::control as proto;
+use edgefaas_api::control::warning::Severity;
 use edgefaas_platform::Clock;
 use serde_json::json;
 
@@ -50,7 +51,15 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
             "recovering_from": status.recovering_from,
             "disk": status.disk.as_ref().map(disk_json),
             "bridges": status.bridges.iter().map(bridge_json).collect::<Vec<_>>(),
+            "temperature_millicelsius": status.temperature_millicelsius,
+            "warnings": status.warnings.iter().map(warning_json).collect::<Vec<_>>(),
         }));
+    }
+    let warnings: Vec<_> =
+        status.warnings.iter().map(|warning| ("warning", warning_text(warning))).collect();
+    if !warnings.is_empty() {
+        fitting::print_named(&warnings)?;
+        output::text("\n")?;
     }
     let uptime = humantime::format_duration(Duration::from_secs(status.uptime_ms / 1000)).to_string();
     let state = if status.draining { "stopping" } else { "running" };
@@ -83,6 +92,8 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
         ));
     }
     lines.extend(status.disk.as_ref().map(|disk| ("disk", disk_text(disk))));
+    let temperature = status.temperature_millicelsius;
+    lines.extend(temperature.map(|value| ("board", format!("{:.1} °C", f64::from(value) / 1000.0))));
     if !addresses.mqtts.is_empty() {
         lines.push(("mqtts", addresses.mqtts));
     }
@@ -97,6 +108,32 @@ pub async fn run(global: &Global) -> anyhow::Result<()> {
     }
     output::text("\n")?;
     fitting::print(&tables::USES, rows)
+}
+
+/// A warning with its remedy, and since when there is it.
+fn warning_text(warning: &proto::Warning) -> String {
+    let proto::Warning { text, remedy, since_unix_ms, .. } = warning;
+    let failing = if warning.severity() == Severity::Failing { "failing: " } else { "" };
+    let since = match *since_unix_ms {
+        0 => String::new(),
+        since => format!(" (began {})", output::since(since)),
+    };
+    format!("{failing}{text}{since}; remedy: {remedy}")
+}
+
+fn warning_json(warning: &proto::Warning) -> serde_json::Value {
+    let severity = match warning.severity() {
+        Severity::Failing => "failing",
+        Severity::Caution | Severity::Unspecified => "caution",
+    };
+    json!({
+        "code": warning.code,
+        "severity": severity,
+        "subject": warning.subject,
+        "text": warning.text,
+        "remedy": warning.remedy,
+        "since_unix_ms": warning.since_unix_ms,
+    })
 }
 
 fn isolates_text(status: &proto::StatusResponse) -> String {

@@ -25,6 +25,7 @@ use crate::cluster::Cluster;
 #[cfg(feature = "dashboard")]
 use crate::config::DashboardSection;
 use crate::health::Health;
+use crate::history::History;
 use crate::listeners::Addresses;
 use crate::memory_plan::MemoryPlan;
 use crate::metrics::{Metrics, NodeReading};
@@ -70,6 +71,8 @@ pub struct ControlParts {
     pub bridges: Arc<Bridges>,
     /// Health of the node.
     pub health: Arc<Health>,
+    /// Samples, events and warnings.
+    pub history: Arc<History>,
     /// Memory of the process.
     pub memory: ProcessMemory,
     /// The node's facts.
@@ -104,7 +107,7 @@ pub struct NodeFacts {
 
 impl ControlParts {
     /// Current figures of the node.
-    pub(super) fn reading(&self) -> NodeReading {
+    pub(crate) fn reading(&self) -> NodeReading {
         NodeReading {
             uptime: self.facts.started.elapsed(),
             rss_bytes: rss_bytes(),

@@ -7,6 +7,7 @@ mod convert;
 mod dependencies;
 mod deploy_warnings;
 mod events;
+mod history;
 mod http;
 mod invocations;
 mod members;
@@ -50,6 +51,7 @@ use self::web::BrowserRequest;
 pub use auth::{TOKEN_FILE, admin_token};
 pub use connections::MAX_CONNECTIONS;
 pub use dependencies::{ControlParts, NodeFacts};
+pub(crate) use deploy_warnings::unset_secrets;
 pub use rollouts::{ClusterCommands, PolicyChangeError};
 
 use crate::access::FailedLogins;

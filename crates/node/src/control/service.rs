@@ -28,7 +28,7 @@ use ulid::Ulid;
 use super::caller::stream_end;
 use super::dependencies::ControlParts;
 use super::rollouts::PolicyChangeError;
-use super::{convert, deploy_warnings, events, invocations, members, revisions, workflow_graph};
+use super::{convert, deploy_warnings, events, history, invocations, members, revisions, workflow_graph};
 use crate::access::{Role, UnknownRole, UsersError};
 use crate::cluster::ClusterError;
 
@@ -53,12 +53,15 @@ pub(super) async fn routes(
     let (health, health_service) = tonic_health::server::health_reporter();
     let message_bytes = parts.facts.plan.message_bytes();
     let invocations = invocations::service(parts.durable.clone(), parts.registry.clone());
+    let history = history::service(parts.clone(), cancel.clone(), tasks.clone());
     let service = ControlServer::new(ControlService { parts, cancel, tasks })
         .max_decoding_message_size(message_bytes)
         .max_encoding_message_size(message_bytes);
     health.set_serving::<ControlServer<ControlService>>().await;
-    let mut routes =
-        tonic::service::Routes::new(service).add_service(health_service).add_service(invocations);
+    let mut routes = tonic::service::Routes::new(service)
+        .add_service(health_service)
+        .add_service(history)
+        .add_service(invocations);
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(edgefaas_api::FILE_DESCRIPTOR_SET)
@@ -137,7 +140,7 @@ impl Control for ControlService {
             .map_err(deploy_status)?;
         let routes = self.parts.registry.routes();
         let mut warnings = deploy_warnings::unknown_calls(&deployed.app, &routes);
-        warnings.extend(deploy_warnings::unset_secrets(&deployed.app, &self.parts.secrets));
+        warnings.extend(deploy_warnings::of_unset_secrets(&deployed.app, &self.parts.secrets));
         warnings.extend(deployed.warnings);
         let placer = &self.parts.apps.placer;
         warnings.extend(deployed.app.functions.iter().filter_map(|function| placer.unknown_tag(function)));
@@ -292,6 +295,8 @@ impl Control for ControlService {
             disk: Some(convert::disk(&reading.space)),
             recovering: reading.cluster.recovering.patterns as u32,
             recovering_from: reading.cluster.recovering.members.into_iter().collect(),
+            warnings: history::warnings(parts).await?,
+            temperature_millicelsius: parts.history.temperature_millicelsius(),
             ..Default::default()
         }))
     }

@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 use super::Parts;
 use super::serving::Stages;
 use crate::cluster::{follow_policy, report_apps, serve_calls, transfer_artefacts};
-use crate::{memory_pressure, object_expiry, trace_export};
+use crate::{history, memory_pressure, object_expiry, trace_export};
 use edgefaas_cluster::calls::CallLimits;
 use edgefaas_triggers::{cron, object_change};
 
@@ -92,8 +92,11 @@ impl Parts {
             let (traces, http) = (self.traces.clone(), self.http.clone());
             let clock = self.platform.clock.clone();
             let export = trace_export::run(traces, http, collector, clock, stages.settled.clone());
-            tasks.spawn(stages.exports.track_future(export));
+            tasks.spawn(stages.last.track_future(export));
         }
+        let sampler =
+            history::run(self.control.clone(), self.platform.clock.clone(), stages.settled.clone());
+        tasks.spawn(stages.last.track_future(sampler));
         tasks.spawn(memory_pressure::watch(
             self.platform.memory.clone(),
             self.isolates.clone(),

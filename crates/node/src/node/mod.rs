@@ -48,6 +48,7 @@ use crate::gateway::reply_budget::ReplyBudget;
 use crate::gateway::request_body::BodyBudget;
 use crate::gateway::websocket::WebSocketGateway;
 use crate::health::Health;
+use crate::history::History;
 use crate::listeners::{Addresses, Listeners};
 use crate::metrics::Metrics;
 use crate::platform::Platform;
@@ -64,8 +65,8 @@ use edgefaas_triggers::mqtt::{Targets, TriggerHook};
 
 /// Maximum time for connections to end, after the running invocations.
 const CLOSE_GRACE: Duration = Duration::from_secs(3);
-/// Time that the export of the last spans has when the node stops.
-const EXPORT_GRACE: Duration = Duration::from_secs(5);
+/// Time that the export of the last spans, and the storing of the last samples, have when the node stops.
+const LAST_GRACE: Duration = Duration::from_secs(5);
 
 /// A node whose sockets listen and that is ready to run.
 pub struct Node {
@@ -151,6 +152,7 @@ impl Node {
         let logs = Arc::new(Logs::new(clock.clone(), log_limits(&config)));
         let function_metrics = Arc::new(FunctionFamilies::default());
         let metrics = Arc::new(Metrics::new(&function_metrics));
+        let history = Arc::new(History::open(store.clone(), clock.clone())?);
         let secrets = Arc::new(Secrets::open(store.clone())?);
         let registry = Arc::new(Registry::open(
             store.clone(),
@@ -358,6 +360,7 @@ impl Node {
                 store: store.clone(),
                 workers: workers.clone(),
             }),
+            history,
             memory: platform.memory.clone(),
             facts: NodeFacts {
                 node_id: store.node_id(),
@@ -460,7 +463,7 @@ impl Node {
 
     /// Maximum time of the [drain](Self::run), without the last writes to the disk.
     pub fn drain_time(&self) -> Duration {
-        self.parts.drain_grace / 2 + self.parts.drain_grace + CLOSE_GRACE + EXPORT_GRACE
+        self.parts.drain_grace / 2 + self.parts.drain_grace + CLOSE_GRACE + LAST_GRACE
     }
 
     /// The fingerprint of the server's certificate, if a listener speaks TLS.
@@ -519,7 +522,7 @@ impl Parts {
         let ended = async { tokio::join!(self.workers.connections_ended(), stages.calls.wait()) };
         let _ = tokio::time::timeout(CLOSE_GRACE, ended).await;
         stages.settled.cancel();
-        stages.exports.close();
-        let _ = tokio::time::timeout(EXPORT_GRACE, stages.exports.wait()).await;
+        stages.last.close();
+        let _ = tokio::time::timeout(LAST_GRACE, stages.last.wait()).await;
     }
 }

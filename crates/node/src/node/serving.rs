@@ -31,8 +31,8 @@ pub(super) struct Stages {
     pub calls: TaskTracker,
     /// Fires after the connections have ended: no more spans come, and the last ones are exported.
     pub settled: CancellationToken,
-    /// The export of spans.
-    pub exports: TaskTracker,
+    /// What ends last: the export of spans, and the history.
+    pub last: TaskTracker,
 }
 
 impl Parts {

@@ -13,6 +13,7 @@ mod deploys;
 mod durable;
 mod durable_limits;
 mod gateway;
+mod history;
 mod limits;
 mod mqtt;
 mod object_deletion;

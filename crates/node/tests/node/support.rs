@@ -9,10 +9,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use edgefaas_api::control as proto;
 use edgefaas_api::control::control_client::ControlClient;
+use edgefaas_api::history::history_client;
 use edgefaas_api::objects::objects_client;
 use edgefaas_functions::registry::Deploy;
 use edgefaas_node::config::NodeConfig;
-use edgefaas_node::{Addresses, BuildError, Node, Platform};
+use edgefaas_node::{Addresses, Advance, BuildError, ClockControl, Node, Platform};
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
@@ -28,6 +29,7 @@ use tonic::transport::Channel;
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub type Client = ControlClient<InterceptedService<Channel, Bearer>>;
+pub type HistoryClient = history_client::HistoryClient<InterceptedService<Channel, Bearer>>;
 pub type ObjectsClient = objects_client::ObjectsClient<InterceptedService<Channel, Bearer>>;
 
 /// A running node with its own data directory.
@@ -65,12 +67,25 @@ impl TestNode {
         ENGINE_COMPILED.get_or_init(compile_engine).await;
         let mut config = config(dir.path());
         change(&mut config);
-        let node = Node::build(config, platform).await?;
+        Ok(Self::run(Node::build(config, platform).await?, dir).await)
+    }
+
+    /// A node whose time the test advances. It needs a runtime with several threads.
+    pub async fn start_timed() -> (Self, Advance) {
+        ENGINE_COMPILED.get_or_init(compile_engine).await;
+        let (dir, control) = (tempfile::tempdir().expect("a temporary folder"), ClockControl::new());
+        let platform = Platform { clock: control.clock(), ..Platform::system() };
+        let node = Node::build(config(dir.path()), platform).await.expect("the node starts");
+        let time = node.advance(control);
+        (Self::run(node, dir).await, time)
+    }
+
+    async fn run(node: Node, dir: tempfile::TempDir) -> Self {
         let (addresses, token) = (node.addresses(), node.token().to_owned());
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(node.run(shutdown.clone()));
         let control = client(addresses.control, &token).await;
-        Ok(Self { addresses, control, token, dir, shutdown, running })
+        Self { addresses, control, token, dir, shutdown, running }
     }
 
     /// Stops the node and returns its data directory.
@@ -130,6 +145,12 @@ impl TestNode {
     /// The admin token, for a client of the control port.
     pub fn bearer(&self) -> Bearer {
         Bearer(format!("Bearer {}", self.token).parse().unwrap())
+    }
+
+    /// A client for samples and events.
+    pub async fn history(&self) -> HistoryClient {
+        let bearer = Bearer(format!("Bearer {}", self.token).parse().unwrap());
+        HistoryClient::new(InterceptedService::new(channel(self.addresses.control).await, bearer))
     }
 
     /// The node's metrics.

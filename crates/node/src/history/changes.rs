@@ -1,0 +1,179 @@
+//! Events from the difference between two looks at the node.
+
+use std::collections::BTreeMap;
+
+use super::events::{Happened, Kind};
+
+/// Characters of a revision that name it.
+const SHORT_REVISION: usize = 12;
+
+/// What can change between two looks.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Live revisions by app.
+    pub apps: BTreeMap<String, String>,
+    /// Members of the cluster, and whether they are connected.
+    pub members: BTreeMap<String, bool>,
+    /// Bridges, and whether they are connected, with the URL or the last error.
+    pub bridges: BTreeMap<String, BridgeSeen>,
+    /// Durable invocations that became dead letters since the start.
+    pub dead: u64,
+}
+
+/// The state of a bridge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BridgeSeen {
+    /// True while it is connected.
+    pub is_connected: bool,
+    /// The URL of the other broker.
+    pub url: String,
+    /// The last error; empty if there is none.
+    pub last_error: String,
+}
+
+/// What has happened between two looks.
+pub fn changes(before: &Seen, now: &Seen) -> Vec<Happened> {
+    let mut happened = app_changes(&before.apps, &now.apps);
+    happened.extend(member_changes(&before.members, &now.members));
+    happened.extend(bridge_changes(&before.bridges, &now.bridges));
+    if let Some(dead) = now.dead.checked_sub(before.dead).filter(|dead| *dead > 0) {
+        let text = match dead {
+            1 => "a durable invocation became a dead letter".to_owned(),
+            _ => format!("{dead} durable invocations became dead letters"),
+        };
+        happened.push(Happened { kind: Kind::Dead, subject: String::new(), text });
+    }
+    happened
+}
+
+/// Deploys and removals.
+pub fn app_changes(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> Vec<Happened> {
+    let mut happened = Vec::new();
+    for (app, revision) in now {
+        let text = match before.get(app) {
+            Some(earlier) if earlier == revision => continue,
+            Some(earlier) => {
+                format!("app `{app}` runs revision {}, before {}", short(revision), short(earlier))
+            }
+            None => format!("app `{app}` runs revision {}", short(revision)),
+        };
+        happened.push(Happened { kind: Kind::Deploy, subject: app.clone(), text });
+    }
+    for (app, revision) in before.iter().filter(|(app, _)| !now.contains_key(*app)) {
+        let text = format!("app `{app}` was removed; it ran revision {}", short(revision));
+        happened.push(Happened { kind: Kind::Remove, subject: app.clone(), text });
+    }
+    happened
+}
+
+fn member_changes(before: &BTreeMap<String, bool>, now: &BTreeMap<String, bool>) -> Vec<Happened> {
+    let mut happened = Vec::new();
+    let mut add = |kind, subject: &String, text| {
+        happened.push(Happened { kind, subject: subject.clone(), text });
+    };
+    for (member, is_connected) in now {
+        match (before.get(member).copied().unwrap_or(false), is_connected) {
+            (false, true) => add(Kind::Peer, member, format!("member `{member}` is connected")),
+            (true, false) => {
+                add(Kind::PeerAway, member, format!("member `{member}` is not connected any more"))
+            }
+            _ => {}
+        }
+    }
+    for member in before.keys().filter(|member| !now.contains_key(*member)) {
+        add(Kind::PeerAway, member, format!("`{member}` is no member of the cluster any more"));
+    }
+    happened
+}
+
+fn bridge_changes(
+    before: &BTreeMap<String, BridgeSeen>,
+    now: &BTreeMap<String, BridgeSeen>,
+) -> Vec<Happened> {
+    let mut happened = Vec::new();
+    for (bridge, state) in now {
+        let was_connected = before.get(bridge).is_some_and(|before| before.is_connected);
+        let (kind, text) = match (was_connected, state) {
+            (false, BridgeSeen { is_connected: true, url, .. }) => {
+                (Kind::Bridge, format!("bridge `{bridge}` is connected to {url}"))
+            }
+            (true, BridgeSeen { is_connected: false, url, last_error }) => {
+                let reason = if last_error.is_empty() { String::new() } else { format!(": {last_error}") };
+                (Kind::BridgeAway, format!("bridge `{bridge}` is not connected to {url} any more{reason}"))
+            }
+            _ => continue,
+        };
+        happened.push(Happened { kind, subject: bridge.clone(), text });
+    }
+    happened
+}
+
+fn short(revision: &str) -> &str {
+    revision.get(..SHORT_REVISION).unwrap_or(revision)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kinds(before: &Seen, now: &Seen) -> Vec<(Kind, String, String)> {
+        changes(before, now).into_iter().map(|event| (event.kind, event.subject, event.text)).collect()
+    }
+
+    #[test]
+    fn apps_that_change_are_events() {
+        let seen = |apps: &[(&str, &str)]| Seen {
+            apps: apps.iter().map(|(app, revision)| ((*app).to_owned(), (*revision).to_owned())).collect(),
+            ..Seen::default()
+        };
+        let before = seen(&[("a", "0123456789abcdef"), ("b", "2"), ("c", "3")]);
+        assert_eq!(kinds(&before, &before), []);
+        let found = kinds(&before, &seen(&[("a", "fedcba9876543210"), ("b", "2"), ("d", "4")]));
+        let found: Vec<_> =
+            found.iter().map(|(kind, app, text)| (*kind, app.as_str(), text.as_str())).collect();
+        assert_eq!(
+            found,
+            [
+                (Kind::Deploy, "a", "app `a` runs revision fedcba987654, before 0123456789ab"),
+                (Kind::Deploy, "d", "app `d` runs revision 4"),
+                (Kind::Remove, "c", "app `c` was removed; it ran revision 3"),
+            ]
+        );
+    }
+
+    #[test]
+    fn members_and_bridges_that_come_and_go_are_events() {
+        let seen = |hall: Option<bool>, is_connected| {
+            let bridge = BridgeSeen { is_connected, url: "mqtt://hub".into(), last_error: "closed".into() };
+            Seen {
+                members: hall.into_iter().map(|hall| ("hall".to_owned(), hall)).collect(),
+                bridges: [("cloud".to_owned(), bridge)].into(),
+                ..Seen::default()
+            }
+        };
+        let of = |before: Seen, now: Seen| {
+            changes(&before, &now).into_iter().map(|event| event.kind).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            of(Seen::default(), seen(Some(false), false)),
+            [],
+            "at the start they are not connected yet"
+        );
+        assert_eq!(of(Seen::default(), seen(Some(true), true)), [Kind::Peer, Kind::Bridge]);
+        assert_eq!(
+            of(seen(Some(true), true), seen(Some(false), false)),
+            [Kind::PeerAway, Kind::BridgeAway]
+        );
+        assert_eq!(of(seen(Some(true), true), seen(None, true)), [Kind::PeerAway]);
+        let away = changes(&seen(None, true), &seen(None, false));
+        assert_eq!(away[0].text, "bridge `cloud` is not connected to mqtt://hub any more: closed");
+    }
+
+    #[test]
+    fn dead_letters_are_counted() {
+        let seen = |dead| Seen { dead, ..Seen::default() };
+        assert_eq!(changes(&seen(2), &seen(5))[0].text, "3 durable invocations became dead letters");
+        assert_eq!(changes(&seen(2), &seen(3))[0].text, "a durable invocation became a dead letter");
+        assert_eq!(changes(&seen(5), &seen(5)), []);
+    }
+}

@@ -1,0 +1,125 @@
+//! Facts of the node for warnings and samples, from its parts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use edgefaas_functions::registry::{LiveApp, LiveFunction};
+use edgefaas_platform::is_loopback;
+
+use super::changes::{BridgeSeen, Seen};
+use super::failures::Counts;
+use super::warnings::{Facts, FunctionFacts, MemberFacts, UnsetSecrets};
+use crate::cluster::{ClusterStatus, Presence};
+use crate::control::{ControlParts, unset_secrets};
+
+/// The facts now, with the temperature that was read. Blocks for the time of reading some small files.
+pub fn facts(parts: &ControlParts, temperature_millicelsius: Option<i32>) -> Facts {
+    let (mut functions, mut unset) = (Vec::new(), Vec::new());
+    {
+        let routes = parts.registry.routes();
+        for app in routes.apps() {
+            functions.extend(app.functions.iter().map(|function| function_facts(parts, function)));
+            unset.extend(unset_of(parts, app));
+        }
+    }
+    let (members, own_copy, revoked) = match parts.cluster.status() {
+        Ok(status) => (member_facts(&status), status.copy, status.revoked),
+        // The cluster reports a file that cannot be read itself.
+        Err(_) => Default::default(),
+    };
+    let mqtt = parts.facts.addresses.mqtt;
+    Facts {
+        now_unix_ms: parts.registry.clock().now_unix_ms(),
+        uptime: parts.facts.started.elapsed(),
+        space: parts.store.committer().space(),
+        memory: parts.memory.level(),
+        guests: parts.isolates.memory().reading(),
+        temperature_millicelsius,
+        functions,
+        unset_secrets: unset,
+        bridges: parts.bridges.status(),
+        members,
+        own_copy,
+        revoked,
+        plain_mqtt: (!is_loopback(mqtt.ip())).then_some(mqtt),
+        is_draining: parts.drain.is_draining(),
+    }
+}
+
+fn function_facts(parts: &ControlParts, function: &LiveFunction) -> FunctionFacts {
+    let (invocations, failures, _) = function.metrics.totals();
+    let (_, waiting) = function.admission.load();
+    let limits = &function.spec.limits;
+    let pending = parts.durable.pending(&function.name);
+    // Durable invocations that run are pending too.
+    let max_pending = u64::from(limits.queue.capacity) + u64::from(limits.concurrency);
+    let full_queue = if waiting >= limits.queue.capacity {
+        Some(u64::from(waiting))
+    } else {
+        (pending >= max_pending).then_some(pending)
+    };
+    FunctionFacts {
+        app: function.app.clone(),
+        name: function.name.clone(),
+        error: function.failure().map(|error| error.to_string()),
+        counts: Counts { invocations, failures },
+        full_queue,
+    }
+}
+
+fn unset_of(parts: &ControlParts, app: &LiveApp) -> Vec<UnsetSecrets> {
+    let mut found: Vec<UnsetSecrets> = Vec::new();
+    for (user, secret) in unset_secrets(app, &parts.secrets) {
+        match found.last_mut().filter(|last| last.user == *user) {
+            Some(last) => last.secrets.push(secret.to_owned()),
+            None => found.push(UnsetSecrets {
+                app: app.name.clone(),
+                user: user.clone(),
+                secrets: vec![secret.to_owned()],
+            }),
+        }
+    }
+    found
+}
+
+fn member_facts(status: &ClusterStatus) -> Vec<MemberFacts> {
+    let facts = |member: &crate::cluster::MemberStatus| {
+        let presence = status.view.member(member.node_id).map(|member| member.presence);
+        let away = match presence {
+            Some(Presence::Away { since }) => since.map(|since| since.elapsed()),
+            Some(Presence::Connected) | None => None,
+        };
+        MemberFacts {
+            name: member.name.clone(),
+            is_connected: member.peer.is_some(),
+            away,
+            copy_address: member.copy_address.clone(),
+        }
+    };
+    status.members.iter().map(facts).collect()
+}
+
+/// What can become an event.
+pub(super) fn seen(parts: &ControlParts, facts: &Facts) -> Seen {
+    let bridge = |bridge: &crate::bridge::BridgeStatus| {
+        let state = BridgeSeen {
+            is_connected: bridge.connected_since_unix_ms.is_some(),
+            url: bridge.url.clone(),
+            last_error: bridge.last_error.clone().unwrap_or_default(),
+        };
+        (bridge.name.clone(), state)
+    };
+    Seen {
+        apps: live_apps(parts),
+        members: facts.members.iter().map(|member| (member.name.clone(), member.is_connected)).collect(),
+        bridges: facts.bridges.iter().map(bridge).collect(),
+        dead: parts.durable.reading().dead_lettered,
+    }
+}
+
+/// The live revisions by app.
+pub(super) fn live_apps(parts: &ControlParts) -> BTreeMap<String, String> {
+    let routes = parts.registry.routes();
+    let revision = |app: &Arc<LiveApp>| (app.name.to_string(), app.revision.clone());
+    routes.apps().map(revision).collect()
+}
