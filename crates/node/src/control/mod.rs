@@ -9,6 +9,7 @@ mod deploy_warnings;
 mod events;
 mod http;
 mod members;
+mod messages;
 mod objects;
 mod rollouts;
 mod service;

@@ -49,11 +49,12 @@ pub(super) async fn routes(
 ) -> Router {
     let (health, health_service) = tonic_health::server::health_reporter();
     let message_bytes = parts.facts.plan.message_bytes();
+    let messages = super::messages::service(parts.clone(), cancel.clone(), tasks.clone());
     let service = ControlServer::new(ControlService { parts, cancel, tasks })
         .max_decoding_message_size(message_bytes)
         .max_encoding_message_size(message_bytes);
     health.set_serving::<ControlServer<ControlService>>().await;
-    let mut routes = tonic::service::Routes::new(service).add_service(health_service);
+    let mut routes = tonic::service::Routes::new(service).add_service(health_service).add_service(messages);
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(edgefaas_api::FILE_DESCRIPTOR_SET)
