@@ -123,6 +123,10 @@ impl fmt::Display for NodeUrl {
 pub type ObjectsClient =
     edgefaas_api::objects::objects_client::ObjectsClient<InterceptedService<Channel, Bearer>>;
 
+/// A connected client for the broker, which sends the token with every call.
+pub type MessagesClient =
+    edgefaas_api::messages::messages_client::MessagesClient<InterceptedService<Channel, Bearer>>;
+
 /// A future that this crate compiles, and not its user: it contains HTTP/2.
 pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = anyhow::Result<T>> + 'a>>;
 
@@ -138,6 +142,14 @@ pub fn connect(global: &Global) -> Boxed<'_, Client> {
 pub async fn connect_objects(global: &Global) -> anyhow::Result<ObjectsClient> {
     let (channel, bearer) = find(global).await?;
     Ok(objects_client(channel, bearer))
+}
+
+/// Connects to the messages service of the same node.
+pub async fn connect_messages(global: &Global) -> anyhow::Result<MessagesClient> {
+    let (channel, bearer) = find(global).await?;
+    Ok(MessagesClient::new(InterceptedService::new(channel, bearer))
+        .max_decoding_message_size(MESSAGE_BYTES)
+        .max_encoding_message_size(MESSAGE_BYTES))
 }
 
 fn objects_client(channel: Channel, bearer: Bearer) -> ObjectsClient {

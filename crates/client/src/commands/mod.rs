@@ -1,6 +1,7 @@
 //! One file for each command.
 
 mod build;
+mod clients;
 mod cluster;
 pub mod deploy;
 mod invoke;
@@ -10,11 +11,15 @@ mod logs;
 mod new;
 mod nodes;
 mod objects;
+mod publish;
 mod queues;
+mod retained;
 mod rm;
 mod rollback;
 mod secrets;
 mod status;
+mod subscribe;
+mod topics;
 mod trace;
 mod workflow;
 
@@ -43,6 +48,11 @@ pub fn run(command: &Command, global: &Global) -> anyhow::Result<()> {
             Command::Rollback(args) => rollback::run(args, global).await,
             Command::Status => status::run(global).await,
             Command::Queues(args) => queues::run(args, global).await,
+            Command::Clients(args) => clients::run(args, global).await,
+            Command::Topics(args) => topics::run(args, global).await,
+            Command::Retained(args) => retained::run(args, global).await,
+            Command::Publish(args) => publish::run(args, global).await,
+            Command::Subscribe(args) => subscribe::run(args, global).await,
             Command::Workflow(args) => workflow::run(args, global).await,
             Command::Cluster(args) => cluster::run(args, global).await,
             Command::Nodes(args) => nodes::run(args, global).await,
