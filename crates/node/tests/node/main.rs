@@ -13,6 +13,7 @@ mod durable;
 mod durable_limits;
 mod gateway;
 mod limits;
+mod messages;
 mod mqtt;
 mod object_deletion;
 mod object_types;
