@@ -15,8 +15,8 @@ use crate::maintenance;
 use crate::message::{Message, QoS};
 use crate::monitor::QueueFigures;
 use crate::outbox::Totals;
-use crate::router::{PublishOutcome, Published, Router};
-use crate::sessions::{SessionFigures, SessionTable};
+use crate::router::{PublishOutcome, Published, RetainedMessage, Router, WatchTotals, WatchedTopic};
+use crate::sessions::{ClientFigures, ClientPage, ClientQuery, Ending, Fate, SessionFigures, SessionTable};
 use crate::stats::BrokerStats;
 use crate::sys_topics::SysTopics;
 use crate::topic::TopicFilter;
@@ -99,6 +99,35 @@ impl Broker {
         self.publish_with(origin, message, Vec::new()).outcome
     }
 
+    /// Publishes like [`publish`](Self::publish), and waits as the acknowledgement of a client would: until a message of QoS 1
+    /// or 2 is stored, and hooks have completed what delays it.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub async fn publish_acknowledged(
+        &self,
+        origin: &Origin,
+        message: Message,
+    ) -> Result<PublishOutcome, NotStored> {
+        let is_acknowledged = message.qos() > QoS::AtMostOnce;
+        let published = self.publish_with(origin, message, Vec::new());
+        if !is_acknowledged {
+            return Ok(published.outcome);
+        }
+        if let Some(ticket) = published.ticket {
+            self.durable(ticket).await?;
+        }
+        Ok(match published.held().await {
+            Ok(()) => published.outcome,
+            Err(reason) => PublishOutcome::Rejected(reason),
+        })
+    }
+
+    /// Maximum [weight](Message::weight) of a message, in bytes.
+    pub fn max_message_bytes(&self) -> usize {
+        self.handle.connections.config.max_packet_bytes as usize
+    }
+
     /// Publishes like [`publish`](Self::publish), and stores `changes` in the same atomic commit as the changes of the
     /// message itself; if the message is rejected, nothing is stored.
     pub fn publish_with(&self, origin: &Origin, message: Message, changes: Vec<Change>) -> Published {
@@ -173,6 +202,89 @@ impl Broker {
     /// Figures of the sessions whose client identifier starts with `prefix`. Costs a walk over all sessions.
     pub fn sessions(&self, prefix: &str) -> Vec<SessionFigures> {
         self.handle.sessions.figures(prefix)
+    }
+
+    /// A part of the list of clients with a session, in the order of their identifiers. Costs a walk over the sessions until
+    /// `query.limit` of them are found.
+    pub fn clients(&self, query: &ClientQuery) -> ClientPage {
+        self.handle.sessions.clients(query)
+    }
+
+    /// One client with the filters of its subscriptions; `None` if it has no session.
+    pub fn client(&self, client_id: &str) -> Option<(ClientFigures, Vec<(TopicFilter, QoS)>)> {
+        self.handle.sessions.client(client_id)
+    }
+
+    /// Messages that were lost for a session since it began or the node started: its queue was full, or they were larger than
+    /// its client takes. `None` if the session does not exist.
+    pub fn lost(&self, client_id: &str) -> Option<u64> {
+        self.handle.sessions.lost(client_id)
+    }
+
+    /// Ends the connection of a client, which is told so by DISCONNECT: administrative action; its will is published. With
+    /// [`Fate::Forgotten`] its session ends too, with the messages that wait for it. Completes when that is done; dropping the
+    /// future changes nothing of it. Says whether the client was connected; `None` if it has no session.
+    pub async fn drop_client(&self, client_id: &str, fate: Fate) -> Option<bool> {
+        match self.handle.sessions.drop_client(client_id, fate)? {
+            Ending::NotConnected => Some(false),
+            Ending::Connection(ended) => {
+                ended.await;
+                Some(true)
+            }
+        }
+    }
+
+    /// The retained message of a topic.
+    pub fn retained(&self, topic: &str) -> Option<RetainedMessage> {
+        self.handle.router.retained().of_topic(topic, &self.handle.connections.now())
+    }
+
+    /// Visits the retained messages of topics that begin with `prefix`, in order, behind the topic `after`, up to `max` of
+    /// them. Gives the topic to go on behind; `None` at the end. `visit` is called under a lock that publishers of retained
+    /// messages need.
+    pub fn visit_retained(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        max: usize,
+        visit: impl FnMut(RetainedMessage),
+    ) -> Option<String> {
+        let now = self.handle.connections.now();
+        self.handle.router.retained().visit(prefix, after, max, &now, visit)
+    }
+
+    /// Begins to watch the topics of all messages that are accepted, until [`unwatch_topics`](Self::unwatch_topics); false if
+    /// they are watched already. Blocks for a walk over the retained messages. Memory: 8 MiB at most.
+    pub fn watch_topics(&self) -> bool {
+        self.handle.router.watch_topics(&self.handle.connections.now())
+    }
+
+    /// Ends it, and frees the memory.
+    pub fn unwatch_topics(&self) {
+        self.handle.router.topics().end();
+    }
+
+    /// Visits watched topics that begin with `prefix`, in order, behind the topic `after`, up to `max` of them. `visit` gets a
+    /// name, the topic and its messages a second, under a lock that publishers need. Gives the topic to go on behind; `None`
+    /// at the end.
+    pub fn visit_topics(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        max: usize,
+        visit: impl FnMut(&str, &WatchedTopic, f64),
+    ) -> Option<String> {
+        self.handle.router.topics().visit(prefix, after, max, Instant::now(), visit)
+    }
+
+    /// A watched topic, with its messages a second.
+    pub fn watched_topic(&self, topic: &str) -> Option<(WatchedTopic, f64)> {
+        self.handle.router.topics().topic(topic, Instant::now())
+    }
+
+    /// Numbers of the watched topics.
+    pub fn watch_totals(&self) -> WatchTotals {
+        self.handle.router.topics().totals()
     }
 
     /// The queue monitor: the figures of every topic filter with subscribers, in no particular order. Costs a walk over

@@ -36,6 +36,7 @@ mod monitor;
 mod outbox;
 mod protocol;
 mod router;
+mod search;
 mod sessions;
 mod stats;
 mod stored;
@@ -54,8 +55,12 @@ pub use hook::{
 };
 pub use message::{Message, Properties, PropertyError, QoS, Version};
 pub use monitor::QueueFigures;
-pub use router::{FilterTrie, PublishOutcome, Published, Routed};
-pub use sessions::SessionFigures;
+pub use router::{
+    FilterTrie, LastMessage, MAX_LAST_PAYLOAD_BYTES, PublishOutcome, Published, RetainedMessage, Routed,
+    WatchTotals, WatchedTopic,
+};
+pub use search::Search;
+pub use sessions::{ClientConnection, ClientFigures, ClientPage, ClientQuery, Fate, SessionFigures};
 pub use stats::BrokerStats;
 pub use topic::{TopicFilter, TopicName, TopicNameError};
 pub use wal::{Change, Entry, Group, MemoryStorage, NotStored, Space, Storage, StorageError, Ticket, Wal};

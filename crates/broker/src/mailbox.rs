@@ -1,8 +1,9 @@
 //! The queue of one session, shared by its connection and all publishers.
 
+use std::collections::HashMap;
 use std::num::NonZeroU16;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use bytes::BytesMut;
@@ -11,10 +12,12 @@ use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use crate::delivery::{Dated, Delivery};
+use crate::message::QoS;
 use crate::moment::Moment;
 use crate::monitor::Figures;
 use crate::outbox::{Bounds, Copies, MayRead, Outbox, Page, Pushed, Release, Taken, Totals, WrongAck};
 use crate::stats::ConnectionCounters;
+use crate::topic::TopicFilter;
 use crate::wal::{Entry, Progress, Transaction};
 use crate::wire::Encoder;
 
@@ -36,6 +39,12 @@ pub(crate) struct Mailbox {
     /// An [`EndRequest`], or 0.
     end_request: AtomicU8,
     recheck: AtomicBool,
+    /// The session ends with its connection.
+    forgotten: AtomicBool,
+    /// Messages that found no room, or were too large for the client.
+    lost: AtomicU64,
+    /// Filters of the session's subscriptions, with the granted QoS. No publish looks at them.
+    filters: Mutex<HashMap<TopicFilter, QoS>>,
     outbox: Mutex<Outbox>,
     /// Locked after the outbox.
     direct: Mutex<Option<Direct>>,
@@ -73,6 +82,9 @@ impl Mailbox {
             released: Arc::new(Notify::new()),
             end_request: AtomicU8::new(0),
             recheck: AtomicBool::new(false),
+            forgotten: AtomicBool::new(false),
+            lost: AtomicU64::new(0),
+            filters: Mutex::default(),
             outbox: Mutex::new(Outbox::new(session, bounds, totals)),
             direct: Mutex::default(),
         }
@@ -93,6 +105,52 @@ impl Mailbox {
     pub(crate) fn reset(&self) {
         self.end_request.store(0, Relaxed);
         self.recheck.store(false, Relaxed);
+        self.forgotten.store(false, Relaxed);
+    }
+
+    /// Adds or replaces the filter of a subscription.
+    pub(crate) fn add_filter(&self, filter: TopicFilter, granted: QoS) {
+        self.filters.lock().insert(filter, granted);
+    }
+
+    /// Removes the filter of a subscription.
+    pub(crate) fn remove_filter(&self, filter: &TopicFilter) {
+        self.filters.lock().remove(filter);
+    }
+
+    /// True if the session has a subscription with this filter.
+    pub(crate) fn has_filter(&self, filter: &TopicFilter) -> bool {
+        self.filters.lock().contains_key(filter)
+    }
+
+    /// Number of the session's subscriptions.
+    pub(crate) fn filter_count(&self) -> usize {
+        self.filters.lock().len()
+    }
+
+    /// Filters of the session's subscriptions with the granted QoS, in no particular order.
+    pub(crate) fn filters(&self) -> Vec<(TopicFilter, QoS)> {
+        self.filters.lock().iter().map(|(filter, qos)| (filter.clone(), *qos)).collect()
+    }
+
+    /// Removes all filters.
+    pub(crate) fn take_filters(&self) -> HashMap<TopicFilter, QoS> {
+        std::mem::take(&mut *self.filters.lock())
+    }
+
+    /// Ends the session with its connection, which is asked to end. The caller holds the lock of the session table.
+    pub(crate) fn forget_at_end(&self) {
+        self.forgotten.store(true, Relaxed);
+    }
+
+    /// True if the session ends with its connection.
+    pub(crate) fn is_forgotten(&self) -> bool {
+        self.forgotten.load(Relaxed)
+    }
+
+    /// Messages that found no room, or were too large for the client, since the session began or the node started.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.load(Relaxed)
     }
 
     /// See [`Outbox::connect`]. With `direct`, publishers may write to the client themselves.
@@ -181,7 +239,11 @@ impl Mailbox {
         now: &Moment,
         transaction: &mut Transaction<'_>,
     ) -> Pushed {
-        self.outbox.lock().push(dated, copies, delivery, figures, now, transaction)
+        let pushed = self.outbox.lock().push(dated, copies, delivery, figures, now, transaction);
+        if let Pushed::Lost(_) = pushed {
+            self.lost.fetch_add(1, Relaxed);
+        }
+        pushed
     }
 
     /// See [`Outbox::take`].

@@ -1,6 +1,9 @@
 //! The client commands against a control server that answers as a node would, over real sockets: what
 //! they send, what they print and how they exit.
 
+#[path = "control/messages.rs"]
+mod messages;
+
 use std::fs::Permissions;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -13,6 +16,7 @@ use edgefaas_api::control::control_server::{Control, ControlServer};
 use edgefaas_api::control::{self as proto, invoke_response::Outcome};
 use edgefaas_api::history;
 use edgefaas_api::history::history_server::{History, HistoryServer};
+use edgefaas_api::messages::messages_server::MessagesServer;
 use edgefaas_api::{Nonce, PROOF_HEADER, proof_of_token};
 use tokio::process::{Child, Command};
 use tokio_stream::Stream;
@@ -31,6 +35,7 @@ struct Server {
     deployed: Arc<Mutex<Vec<proto::DeployRequest>>>,
     secrets: Arc<Mutex<Vec<(String, String, String)>>>,
     users: Arc<Mutex<Vec<(String, String)>>>,
+    published: Arc<Mutex<Vec<edgefaas_api::messages::PublishRequest>>>,
 }
 
 fn app(name: &str) -> proto::App {
@@ -468,7 +473,11 @@ impl Fixture {
         };
         let control = ControlServer::with_interceptor(server.clone(), check);
         let history = HistoryServer::with_interceptor(server.clone(), check);
-        let mut routes = tonic::service::Routes::new(control).add_service(history).into_axum_router();
+        let messages = MessagesServer::with_interceptor(server.clone(), check);
+        let mut routes = tonic::service::Routes::new(control)
+            .add_service(history)
+            .add_service(messages)
+            .into_axum_router();
         if let Some(token) = proven {
             let prove = async move |uri: axum::http::Uri| {
                 let nonce = Nonce::from_path(uri.path()).unwrap();

@@ -60,6 +60,16 @@ pub enum Command {
     Events(Events),
     /// Show the messages in, out, waiting and lost of each topic filter with subscribers
     Queues(Queues),
+    /// List the clients of the MQTT broker, show one with its subscriptions, end its connection
+    Clients(Clients),
+    /// List topics with their rates and last messages
+    Topics(Topics),
+    /// List and remove retained messages
+    Retained(Retained),
+    /// Publish an MQTT message
+    Publish(Publish),
+    /// Show MQTT messages as they arrive
+    Subscribe(Subscribe),
     /// List durable invocations that have not ended; retry and discard them
     Invocations(Invocations),
     /// List durable invocations that failed for good, with their events; retry and discard them
@@ -623,6 +633,119 @@ pub struct Queues {
     /// The maximum number of filters, those with the most waiting messages first
     #[arg(long, default_value_t = 50, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: u32,
+}
+
+/// Options of `edgefaas clients`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Clients {
+    // Not a doc comment: clap would show it as the command's description.
+    #[allow(missing_docs)]
+    #[command(subcommand)]
+    pub command: Option<ClientsCommand>,
+    /// Only clients with this text in their id, user or address, whatever the case
+    #[arg(long, value_name = "TEXT")]
+    pub search: Option<String>,
+    /// Only clients that are connected
+    #[arg(long)]
+    pub connected: bool,
+    /// The maximum number of clients, in the order of their ids
+    #[arg(long, default_value_t = 100, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: u32,
+}
+
+/// Commands below `edgefaas clients`.
+#[derive(Debug, Subcommand)]
+pub enum ClientsCommand {
+    /// Show one client with its subscriptions
+    Show {
+        /// The client's id
+        id: String,
+    },
+    /// End the connection of a client; its will is published
+    Drop {
+        /// The client's id
+        id: String,
+        /// End its session too: its subscriptions and waiting messages are deleted
+        #[arg(long)]
+        forget: bool,
+    },
+}
+
+/// Options of `edgefaas topics`.
+#[derive(Debug, Args)]
+pub struct Topics {
+    /// Only topics that match this filter [default: all but those that begin with $]
+    pub filter: Option<String>,
+    /// Only topics with this text in their names, whatever the case
+    #[arg(long, value_name = "TEXT")]
+    pub search: Option<String>,
+    /// The maximum number of topics, in the order of their names
+    #[arg(long, default_value_t = 100, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: u32,
+}
+
+/// Options of `edgefaas retained`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Retained {
+    // Not a doc comment: clap would show it as the command's description.
+    #[allow(missing_docs)]
+    #[command(subcommand)]
+    pub command: Option<RetainedCommand>,
+    /// Only topics that match this filter [default: all but those that begin with $]
+    pub filter: Option<String>,
+    /// Only topics with this text in their names, whatever the case
+    #[arg(long, value_name = "TEXT")]
+    pub search: Option<String>,
+    /// The maximum number of messages, in the order of their topics
+    #[arg(long, default_value_t = 100, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: u32,
+}
+
+/// Commands below `edgefaas retained`.
+#[derive(Debug, Subcommand)]
+pub enum RetainedCommand {
+    /// Remove the retained message of a topic, with an empty retained message
+    Rm {
+        /// The topic
+        topic: String,
+    },
+}
+
+/// Options of `edgefaas publish`.
+#[derive(Debug, Args)]
+pub struct Publish {
+    /// The topic
+    pub topic: String,
+    /// The payload [default: stdin]
+    #[arg(short, long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "file")]
+    pub data: Option<String>,
+    /// A file with the payload
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// The quality of service; with 1 and 2 the command ends when the message is stored
+    #[arg(long, value_name = "QOS", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=2))]
+    pub qos: u8,
+    /// Keep it as the last message of its topic, for later subscribers
+    #[arg(long)]
+    pub retain: bool,
+    /// Its content type, such as application/json
+    #[arg(long, value_name = "TYPE")]
+    pub content_type: Option<String>,
+}
+
+/// Options of `edgefaas subscribe`.
+#[derive(Debug, Args)]
+pub struct Subscribe {
+    /// The topic filter, such as sensors/#
+    pub filter: String,
+    /// Show the retained messages first
+    #[arg(long)]
+    pub retained: bool,
+    /// End after this number of messages
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
 }
 
 /// Options of `edgefaas login`.

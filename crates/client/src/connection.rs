@@ -127,6 +127,10 @@ pub type ObjectsClient =
 pub type InvocationsClient =
     edgefaas_api::invocations::invocations_client::InvocationsClient<InterceptedService<Channel, Bearer>>;
 
+/// A connected client for the broker, which sends the token with every call.
+pub type MessagesClient =
+    edgefaas_api::messages::messages_client::MessagesClient<InterceptedService<Channel, Bearer>>;
+
 /// A future that this crate compiles, and not its user: it contains HTTP/2.
 pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = anyhow::Result<T>> + 'a>>;
 
@@ -161,6 +165,14 @@ pub fn connect_invocations(global: &Global) -> Boxed<'_, InvocationsClient> {
         let client = InvocationsClient::new(InterceptedService::new(channel, bearer));
         Ok(client.max_decoding_message_size(MESSAGE_BYTES))
     })
+}
+
+/// Connects to the messages service of the same node.
+pub async fn connect_messages(global: &Global) -> anyhow::Result<MessagesClient> {
+    let (channel, bearer) = find(global).await?;
+    Ok(MessagesClient::new(InterceptedService::new(channel, bearer))
+        .max_decoding_message_size(MESSAGE_BYTES)
+        .max_encoding_message_size(MESSAGE_BYTES))
 }
 
 fn objects_client(channel: Channel, bearer: Bearer) -> ObjectsClient {

@@ -19,6 +19,7 @@ pub mod input;
 mod known_nodes;
 mod other_port;
 pub mod output;
+mod payload;
 mod pinned_tls;
 pub mod progress;
 mod proof;

@@ -29,7 +29,7 @@ pub mod tls;
 mod trace_export;
 
 pub use advance::{Advance, AdvanceError, MAX_ADVANCE};
-pub use bridge::local_subscription::{LocalSubscription, Received, SubscriptionError};
+pub use bridge::local_subscription::{LocalSubscription, Received, SubscriptionError, SubscriptionOptions};
 pub use edgefaas_platform::{Clock, ClockControl};
 pub use health::{Health, Readiness};
 pub use listeners::Addresses;

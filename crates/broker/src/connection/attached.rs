@@ -18,7 +18,6 @@ pub(super) struct Attached<'a> {
     pub mailbox: Arc<Mailbox>,
     pub client: Arc<Client>,
     pub origin: Origin,
-    pub filters: HashSet<TopicFilter>,
     /// The client's QoS 2 messages that wait for PUBREL; empty while the connection's protocol state has them.
     pub unreleased: HashSet<NonZeroU16>,
     pub expiry_seconds: u32,
@@ -37,32 +36,21 @@ impl<'a> Attached<'a> {
         expiry_seconds: u32,
     ) -> Attached<'a> {
         let origin = Origin::Client(client.clone());
-        let State { filters, unreleased, replays } = state;
-        Attached {
-            context,
-            mailbox,
-            client,
-            origin,
-            filters,
-            unreleased,
-            replays,
-            expiry_seconds,
-            will: None,
-        }
+        let State { unreleased, replays } = state;
+        Attached { context, mailbox, client, origin, unreleased, replays, expiry_seconds, will: None }
     }
 
     /// Asks the hooks again about every subscription, and ends those that are not allowed any more.
     pub(super) fn recheck_subscriptions(&mut self) {
-        let Attached { context, mailbox, client, filters, replays, .. } = self;
-        filters.retain(|filter| {
-            let allowed = context.hooks.authorize(client, filter, QoS::ExactlyOnce).is_ok();
-            if !allowed {
+        let Attached { context, mailbox, client, replays, .. } = self;
+        for (filter, _) in mailbox.filters() {
+            if context.hooks.authorize(client, &filter, QoS::ExactlyOnce).is_err() {
                 tracing::info!(client_id = %client.client_id, %filter, "a subscription is not allowed any more");
-                context.router.unsubscribe(mailbox, filter);
+                mailbox.remove_filter(&filter);
+                context.router.unsubscribe(mailbox, &filter);
             }
-            allowed
-        });
-        replays.retain(|replay| filters.contains(&replay.filter));
+        }
+        replays.retain(|replay| mailbox.has_filter(&replay.filter));
     }
 
     /// Asks the hooks again about every waiting message: the session may have another client than when the message was
@@ -83,7 +71,6 @@ impl<'a> Attached<'a> {
 impl Drop for Attached<'_> {
     fn drop(&mut self) {
         let state = State {
-            filters: std::mem::take(&mut self.filters),
             unreleased: std::mem::take(&mut self.unreleased),
             replays: std::mem::take(&mut self.replays),
         };

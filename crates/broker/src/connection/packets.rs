@@ -77,7 +77,7 @@ impl Connection<'_> {
             Step::Unsubscribe { packet_id, filters: unwanted } => {
                 let mut last = None;
                 let status = unwanted.iter().map(|filter| {
-                    self.attached.filters.remove(filter);
+                    self.attached.mailbox.remove_filter(filter);
                     let (removed, ticket) = self.context.router.unsubscribe(&self.attached.mailbox, filter);
                     last = ticket.or(last);
                     match removed {
@@ -86,8 +86,8 @@ impl Connection<'_> {
                     }
                 });
                 let status = status.collect();
-                let Attached { filters, replays, .. } = &mut self.attached;
-                replays.retain(|replay| filters.contains(&replay.filter));
+                let Attached { mailbox, replays, .. } = &mut self.attached;
+                replays.retain(|replay| mailbox.has_filter(&replay.filter));
                 self.acks.push(Reply::UnsubAck(packet_id, status), Gate::stored(last));
             }
             Step::End(end) => return Err(end),
@@ -225,10 +225,10 @@ impl Connection<'_> {
     }
 
     fn subscribe(&mut self, subscription: Subscription) -> (SubscribeAckReason, Option<Ticket>) {
-        let Attached { mailbox, filters, client, replays, .. } = &mut self.attached;
+        let Attached { mailbox, client, replays, .. } = &mut self.attached;
         let config = &self.context.config;
-        let known = filters.contains(&subscription.filter);
-        if !known && filters.len() >= config.max_subscriptions_per_session {
+        let known = mailbox.has_filter(&subscription.filter);
+        if !known && mailbox.filter_count() >= config.max_subscriptions_per_session {
             return (SubscribeAckReason::QuotaExceeded, None);
         }
         if !known {
@@ -261,7 +261,7 @@ impl Connection<'_> {
             }
             replays.push_back(self.context.router.replay(&subscription));
         }
-        filters.insert(subscription.filter);
+        mailbox.add_filter(subscription.filter, options.qos);
         let granted = match options.qos {
             QoS::AtMostOnce => SubscribeAckReason::GrantedQos0,
             QoS::AtLeastOnce => SubscribeAckReason::GrantedQos1,

@@ -6,6 +6,7 @@
 //!   matching  subscribers by topic, over `subscriptions` and the filter trie
 //!   deferred  deliveries that found a full queue
 //! replay    retained messages for a new subscription
+//! topic_watch  topics with their last messages, while a caller watches them
 //! ```
 
 mod deferred;
@@ -15,6 +16,8 @@ mod publish;
 mod replay;
 mod retained;
 mod subscriptions;
+mod topic_tree;
+mod topic_watch;
 mod trie;
 
 use std::sync::Arc;
@@ -25,20 +28,28 @@ pub(crate) use self::deferred::{Deferred, DeferredDelivery};
 pub(crate) use self::outcome::Blocked;
 pub use self::outcome::{PublishOutcome, Published, Routed};
 pub(crate) use self::replay::Replay;
+pub use self::retained::RetainedMessage;
 use self::retained::RetainedStore;
 use self::subscriptions::{Entry, Subscriptions};
+pub use self::topic_tree::{LastMessage, MAX_LAST_PAYLOAD_BYTES, WatchedTopic};
+use self::topic_watch::TopicWatch;
+pub use self::topic_watch::WatchTotals;
 pub use self::trie::FilterTrie;
 use crate::config::{BrokerConfig, WhenQueueFull};
 use crate::hook::{PublishHook, PublishHooks};
 use crate::mailbox::Mailbox;
 use crate::message::{Message, QoS};
+use crate::moment::Moment;
 use crate::monitor::{Figures, Monitor};
 use crate::outbox::Totals;
 use crate::protocol::Subscription;
 use crate::stats::{BrokerStats, MessageCounters};
 use crate::stored::{self, SubscriptionRecord};
-use crate::topic::TopicFilter;
+use crate::topic::{TopicFilter, TopicName};
 use crate::wal::{Change, Space, Ticket, Wal};
+
+/// Retained messages that are visited under one lock when the topics begin to be watched.
+const WATCH_SLICE: usize = 512;
 
 /// Everything that a publish reaches: hooks, the retained store, subscriptions and the queues behind them.
 pub(crate) struct Router {
@@ -49,6 +60,7 @@ pub(crate) struct Router {
     monitor: Monitor,
     subscriptions: RwLock<Subscriptions>,
     retained: RetainedStore,
+    topics: TopicWatch,
     counters: MessageCounters,
 }
 
@@ -66,6 +78,7 @@ impl Router {
                 config.max_retained_messages,
                 config.max_retained_bytes,
             ),
+            topics: TopicWatch::default(),
             wal,
             totals,
             when_queue_full: config.when_queue_full,
@@ -77,6 +90,10 @@ impl Router {
 
     pub(crate) fn retained(&self) -> &RetainedStore {
         &self.retained
+    }
+
+    pub(crate) fn topics(&self) -> &TopicWatch {
+        &self.topics
     }
 
     pub(crate) fn monitor(&self) -> &Monitor {
@@ -162,6 +179,25 @@ impl Router {
     /// Bytes of the filters of all subscriptions.
     pub(crate) fn subscription_bytes(&self) -> usize {
         self.subscriptions.read().bytes()
+    }
+
+    /// Begins to watch the topics, those with a retained message first; false if that was begun before. Blocks for a walk
+    /// over the retained messages, a slice at a time.
+    pub(crate) fn watch_topics(&self, now: &Moment) -> bool {
+        if !self.topics.begin(now.instant) {
+            return false;
+        }
+        let mut after = None;
+        loop {
+            let mut names = Vec::new();
+            after = self.retained.visit("", after.as_deref(), WATCH_SLICE, now, |kept| {
+                names.push(kept.message.topic().clone());
+            });
+            self.topics.add(names.iter().map(TopicName::as_str));
+            if after.is_none() {
+                return true;
+            }
+        }
     }
 
     /// True if there is a subscription that matches a topic.

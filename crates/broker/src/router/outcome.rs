@@ -51,6 +51,22 @@ pub(crate) struct Blocked {
 }
 
 impl Published {
+    /// Waits until all handles of hooks are completed that delay the acknowledgement.
+    ///
+    /// # Errors
+    /// The first reason of a hook.
+    pub(crate) async fn held(&self) -> Result<(), RejectReason> {
+        let Some(hold) = &self.hold else { return Ok(()) };
+        loop {
+            // Notified once: a notification before the wait is not lost.
+            let released = hold.released.notified();
+            if let Some(result) = hold.result() {
+                return result;
+            }
+            released.await;
+        }
+    }
+
     pub(crate) fn rejected(reason: RejectReason) -> Published {
         Published { outcome: PublishOutcome::Rejected(reason), ticket: None, hold: None }
     }

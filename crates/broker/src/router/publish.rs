@@ -69,6 +69,7 @@ impl Router {
             Decision::Block(until) => return Err(Blocked { message, until }),
         };
         let message = rewritten.unwrap_or(message);
+        self.topics.saw(&message, now);
         let HookEffects { changes, hold, recorded } = effects;
         let mut transaction = self.wal.begin();
         for change in changes {

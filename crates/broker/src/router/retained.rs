@@ -83,6 +83,45 @@ impl RetainedStore {
         self.messages.read().get(topic, now).map(|kept| (kept.message.clone(), kept.received))
     }
 
+    /// The retained message of a topic, by its name.
+    pub(crate) fn of_topic(&self, topic: &str, now: &Moment) -> Option<RetainedMessage> {
+        let messages = self.messages.read();
+        let kept = messages.messages.get(topic).filter(|kept| kept.is_alive(now.instant));
+        kept.map(|kept| kept.as_retained(now))
+    }
+
+    /// Visits the messages of topics that begin with `prefix`, behind `after`, up to `max` of them, under the lock of the
+    /// store. Gives the position to go on behind; `None` at the end.
+    pub(crate) fn visit(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        max: usize,
+        now: &Moment,
+        mut visit: impl FnMut(RetainedMessage),
+    ) -> Option<String> {
+        let messages = self.messages.read();
+        let start = match after {
+            Some(after) if after >= prefix => Bound::Excluded(after),
+            _ => Bound::Included(prefix),
+        };
+        let kept = messages.messages.range::<str, _>((start, Bound::Unbounded));
+        let mut last: Option<&TopicName> = None;
+        for (visited, (topic, kept)) in kept.enumerate() {
+            if !topic.as_str().starts_with(prefix) {
+                return None;
+            }
+            if visited == max {
+                return last.map(|topic| topic.as_str().to_owned());
+            }
+            last = Some(topic);
+            if kept.is_alive(now.instant) {
+                visit(kept.as_retained(now));
+            }
+        }
+        None
+    }
+
     /// See [`Retained::slice`].
     pub(super) fn slice(
         &self,
@@ -161,6 +200,15 @@ pub(super) struct Slice {
     pub after: Option<TopicName>,
     /// Number of topics that were visited.
     pub visited: usize,
+}
+
+/// A retained message, as an operator sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RetainedMessage {
+    /// The message.
+    pub message: Message,
+    /// The time at which the broker received it.
+    pub received_unix_ms: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -305,6 +353,11 @@ impl Retained {
 }
 
 impl Kept {
+    fn as_retained(&self, now: &Moment) -> RetainedMessage {
+        let received_unix_ms = now.unix_ms_of(self.received);
+        RetainedMessage { message: self.message.clone(), received_unix_ms }
+    }
+
     fn is_alive(&self, now: Instant) -> bool {
         match self.message.properties().and_then(|properties| properties.expiry_seconds) {
             Some(seconds) => seconds_left(seconds, now - self.received).is_some(),

@@ -1,15 +1,17 @@
 //! All sessions by client identifier, connected or waiting for their clients.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use super::state::Parked;
+use crate::client::Client;
 use crate::mailbox::Mailbox;
 
-/// All sessions, by client identifier.
+/// All sessions, in the order of their client identifiers.
 #[derive(Debug, Default)]
 pub(super) struct ByClient {
-    sessions: HashMap<Arc<str>, Known>,
+    sessions: BTreeMap<Arc<str>, Known>,
     /// Number of sessions that have a connection.
     connected: usize,
     /// The number of the last session that outlives its connections.
@@ -21,8 +23,10 @@ pub(super) struct ByClient {
 #[derive(Debug)]
 pub(super) struct Known {
     pub mailbox: Arc<Mailbox>,
-    /// The user it belongs to; `None` for sessions of anonymous clients, which any client may resume.
-    pub owner: Option<Arc<str>>,
+    /// The client that has it, or had it last. The session belongs to its user; any client may resume that of an anonymous one.
+    pub client: Arc<Client>,
+    /// Time since which it is connected, or waits for its client; 0 if that is not known.
+    pub since_unix_ms: u64,
     /// State of the session while it has no connection. If it has one, the connection owns the state.
     pub parked: Option<Parked>,
 }
@@ -51,6 +55,12 @@ impl ByClient {
         self.sessions.get_mut(client_id)
     }
 
+    /// Up to `max` sessions behind `after`, in order.
+    pub(super) fn behind(&self, after: Option<&str>, max: usize) -> impl Iterator<Item = &Known> {
+        let start = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.sessions.range::<str, _>((start, Bound::Unbounded)).map(|(_, known)| known).take(max)
+    }
+
     pub(super) fn all(&self) -> impl Iterator<Item = &Known> {
         self.sessions.values()
     }
@@ -67,24 +77,29 @@ impl ByClient {
     }
 
     /// Adds a session with a connection.
-    pub(super) fn insert(&mut self, mailbox: Arc<Mailbox>, owner: Option<Arc<str>>) {
+    pub(super) fn insert(&mut self, mailbox: Arc<Mailbox>, client: Arc<Client>, now_unix_ms: u64) {
         self.connected += 1;
-        self.sessions.insert(mailbox.client_id.clone(), Known { mailbox, owner, parked: None });
+        let known = Known { mailbox, client, since_unix_ms: now_unix_ms, parked: None };
+        self.sessions.insert(known.mailbox.client_id.clone(), known);
     }
 
     /// Hands the state of a waiting session to its connection.
-    pub(super) fn resume(&mut self, client_id: &str) -> Option<Parked> {
-        let parked = self.sessions.get_mut(client_id)?.parked.take()?;
+    pub(super) fn resume(&mut self, client: &Arc<Client>, now_unix_ms: u64) -> Option<Parked> {
+        let known = self.sessions.get_mut(&client.client_id)?;
+        let parked = known.parked.take()?;
+        known.client = client.clone();
+        known.since_unix_ms = now_unix_ms;
         self.connected += 1;
         Some(parked)
     }
 
-    /// Takes the state back from a connection; gives the number of this waiting.
-    pub(super) fn park(&mut self, client_id: &str, parked: Parked) -> u64 {
+    /// Takes the state back from a connection at `since_unix_ms`, 0 if that is not known; gives the number of this waiting.
+    pub(super) fn park(&mut self, client_id: &str, parked: Parked, since_unix_ms: u64) -> u64 {
         let parking = self.next_parking;
         self.next_parking += 1;
         if let Some(known) = self.sessions.get_mut(client_id) {
             self.connected -= usize::from(known.is_connected());
+            known.since_unix_ms = since_unix_ms;
             known.parked = Some(Parked { parking, ..parked });
         }
         parking

@@ -2,7 +2,10 @@
 
 use std::time::Instant;
 
+use parking_lot::MutexGuard;
+
 use super::SessionTable;
+use super::by_client::ByClient;
 use super::state::Due;
 use super::timers::Fired;
 use crate::moment::Moment;
@@ -31,13 +34,23 @@ impl SessionTable {
 
     /// Ends a session whose Session Expiry Interval is over.
     fn expire(&self, fired: &Fired, now: &Moment) {
-        let mut sessions = self.sessions.lock();
+        let sessions = self.sessions.lock();
         let parked = sessions.get(&fired.client_id).and_then(|known| known.parked.as_ref());
         if parked.is_none_or(|parked| parked.parking != fired.parking) {
             return;
         }
-        let Some(known) = sessions.remove(&fired.client_id) else { return };
         self.counters.expired.add(1);
+        self.end_waiting(sessions, &fired.client_id, now);
+    }
+
+    /// Ends a session that waits for its client, and publishes its will.
+    pub(super) fn end_waiting(
+        &self,
+        mut sessions: MutexGuard<'_, ByClient>,
+        client_id: &str,
+        now: &Moment,
+    ) {
+        let Some(known) = sessions.remove(client_id) else { return };
         self.router.count_dropped(known.mailbox.waiting().0);
         let will = known.parked.and_then(|parked| self.end(&known.mailbox, parked));
         drop(sessions);

@@ -198,7 +198,7 @@ impl SessionTable {
         let figures = self.router.restore(&loading.mailbox, &subscription);
         let matching = filter.share().map_or_else(|| filter.clone(), |(_, inner)| inner);
         loading.figures.push((matching, figures));
-        loading.state.filters.insert(filter);
+        loading.mailbox.add_filter(filter, options.qos);
         Ok(())
     }
 
@@ -261,10 +261,10 @@ impl SessionTable {
                 None => None,
             };
             let client_id = mailbox.client_id.clone();
-            sessions.insert(mailbox, client.username.clone());
+            sessions.insert(mailbox, client.clone(), 0);
             let times = Times { will_at, expires_at };
             let parked = Parked { state, client, expiry_seconds, will, times, parking: 0 };
-            let parking = sessions.park(&client_id, parked);
+            let parking = sessions.park(&client_id, parked, offline_since_unix_ms.unwrap_or(0));
             self.timers.set(&client_id, parking, &times);
         }
     }

@@ -7,9 +7,11 @@
 //! due         delayed wills and ends of waiting sessions
 //! purge       messages of ended sessions are deleted from the store
 //! load        sessions are read from the store at the start
+//! clients     lists of clients, and clients that an operator drops
 //! ```
 
 mod by_client;
+mod clients;
 mod expiry;
 mod load;
 mod purge;
@@ -27,6 +29,8 @@ use edgefaas_platform::Clock;
 use parking_lot::Mutex;
 
 use self::by_client::ByClient;
+pub(crate) use self::clients::Ending;
+pub use self::clients::{ClientConnection, ClientFigures, ClientPage, ClientQuery, Fate};
 use self::purge::Purges;
 pub(crate) use self::purge::Purging;
 pub(crate) use self::release::Released;
@@ -80,7 +84,7 @@ pub struct SessionFigures {
     pub waiting_bytes: u64,
     /// Messages that were sent to it and are not acknowledged.
     pub in_flight: u64,
-    /// Subscriptions of the session; empty while its client is connected.
+    /// Filters of the session's subscriptions.
     pub filters: Vec<TopicFilter>,
 }
 
@@ -164,15 +168,14 @@ impl SessionTable {
         let found = sessions.all().filter(|known| known.mailbox.client_id.starts_with(prefix));
         let figures = found.map(|known| {
             let (waiting, waiting_bytes) = known.mailbox.waiting();
-            let filters =
-                known.parked.as_ref().map(|parked| parked.state.filters.iter().cloned().collect());
+            let filters = known.mailbox.filters().into_iter().map(|(filter, _)| filter).collect();
             SessionFigures {
                 client_id: known.mailbox.client_id.clone(),
                 connected: known.is_connected(),
                 waiting,
                 waiting_bytes,
                 in_flight: known.mailbox.in_flight(),
-                filters: filters.unwrap_or_default(),
+                filters,
             }
         });
         figures.collect()

@@ -26,7 +26,8 @@ impl SessionTable {
         let Released { state, expiry_seconds, will } = released;
         let now = self.now();
         let expires_at = after_seconds(now.instant, expiry_seconds);
-        let is_kept = expiry_seconds > 0 && mailbox.is_stored();
+        let mut sessions = self.sessions.lock();
+        let is_kept = expiry_seconds > 0 && mailbox.is_stored() && !mailbox.is_forgotten();
         let (delayed, immediate) = match will {
             Some((will, delay)) if is_kept && delay > 0 => (Some((will, delay)), None),
             Some((will, _)) => (None, Some(will)),
@@ -37,30 +38,29 @@ impl SessionTable {
         let times = Times { will_at, expires_at };
         let parked =
             Parked { state, client: client.clone(), expiry_seconds, will: None, times, parking: 0 };
-        let lost = {
-            let mut sessions = self.sessions.lock();
-            if is_kept {
-                let wanted = Wanted {
-                    clean_start: false,
-                    expiry_seconds,
-                    will: delayed.as_ref().map(|(will, delay)| (&will.message, *delay)),
-                };
-                self.store_session(mailbox, client, wanted, Some(now.unix_ms), false);
-                let mut transaction = self.wal.begin();
-                mailbox.mark(&mut transaction);
-                drop(transaction);
-                let lost = mailbox.disconnect();
-                let will = delayed.map(|(will, _)| will);
-                let parking = sessions.park(&mailbox.client_id, Parked { will, ..parked });
-                self.timers.set(&mailbox.client_id, parking, &times);
-                lost
-            } else {
-                sessions.remove(&mailbox.client_id);
-                let lost = mailbox.disconnect();
-                self.end(mailbox, parked);
-                lost
-            }
+        let lost = if is_kept {
+            let wanted = Wanted {
+                clean_start: false,
+                expiry_seconds,
+                will: delayed.as_ref().map(|(will, delay)| (&will.message, *delay)),
+            };
+            self.store_session(mailbox, client, wanted, Some(now.unix_ms), false);
+            let mut transaction = self.wal.begin();
+            mailbox.mark(&mut transaction);
+            drop(transaction);
+            let lost = mailbox.disconnect();
+            let will = delayed.map(|(will, _)| will);
+            let parking = sessions.park(&mailbox.client_id, Parked { will, ..parked }, now.unix_ms);
+            self.timers.set(&mailbox.client_id, parking, &times);
+            lost
+        } else {
+            sessions.remove(&mailbox.client_id);
+            // What is stored is lost with the session.
+            let lost = mailbox.disconnect() + mailbox.waiting().0;
+            self.end(mailbox, parked);
+            lost
         };
+        drop(sessions);
         self.router.count_dropped(lost);
         if let Some(will) = immediate {
             self.publish_will(client, will, &now);
@@ -72,12 +72,12 @@ impl SessionTable {
     /// caller publishes without the lock of the table.
     pub(super) fn end(&self, mailbox: &Arc<Mailbox>, parked: Parked) -> Option<(Arc<Client>, Will)> {
         self.timers.cancel(&parked);
-        self.router.forget_session(mailbox, parked.state.filters.iter());
+        let filters = mailbox.take_filters();
+        self.router.forget_session(mailbox, filters.keys());
         mailbox.forget();
         if let Some(session) = mailbox.session {
             let mut transaction = self.wal.begin();
-            let filters = parked.state.filters.iter();
-            let filters = filters.map(|filter| stored::subscription_key(session, filter.as_str()));
+            let filters = filters.keys().map(|filter| stored::subscription_key(session, filter.as_str()));
             let unreleased = parked.state.unreleased.iter();
             let unreleased = unreleased.map(|packet_id| stored::incoming_key(session, packet_id.get()));
             let own = [stored::session_key(&mailbox.client_id), stored::mark_key(session)];

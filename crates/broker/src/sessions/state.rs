@@ -1,4 +1,4 @@
-//! The state of one session beside its outbox and the options of its subscriptions.
+//! The state of one session beside its mailbox and the options of its subscriptions.
 
 use std::collections::{HashSet, VecDeque};
 use std::num::NonZeroU16;
@@ -9,12 +9,10 @@ use crate::client::Client;
 use crate::limits::Claim;
 use crate::message::Message;
 use crate::router::Replay;
-use crate::topic::TopicFilter;
 
 /// The state of a session, which its connection owns while there is one.
 #[derive(Debug, Default)]
 pub(crate) struct State {
-    pub filters: HashSet<TopicFilter>,
     /// QoS 2 messages of the client that wait for PUBREL.
     pub unreleased: HashSet<NonZeroU16>,
     /// Retained messages that its subscriptions still have to get.

@@ -57,7 +57,8 @@ impl SessionTable {
             let released = {
                 let sessions = self.sessions.lock();
                 // Knowing a client identifier is not enough to end the session of a user.
-                let owner = sessions.get(&client.client_id).and_then(|known| known.owner.as_ref());
+                let known = sessions.get(&client.client_id);
+                let owner = known.and_then(|known| known.client.username.as_ref());
                 if owner.is_some() && owner != client.username.as_ref() {
                     return Err(NoSession::NotOwner);
                 }
@@ -92,7 +93,7 @@ impl SessionTable {
                 {
                     will = self.end(&known.mailbox, parked);
                 }
-            } else if let Some(parked) = sessions.resume(&client.client_id) {
+            } else if let Some(parked) = sessions.resume(client, now.unix_ms) {
                 self.timers.cancel(&parked);
                 let mailbox = sessions.get(&client.client_id).map(|known| known.mailbox.clone());
                 // Under the lock, before another connection can ask this one to end.
@@ -112,7 +113,7 @@ impl SessionTable {
             let mailbox =
                 Mailbox::new(client.client_id.clone(), number, self.limits.bounds, self.totals.clone());
             let mailbox = Arc::new(mailbox);
-            sessions.insert(mailbox.clone(), client.username.clone());
+            sessions.insert(mailbox.clone(), client.clone(), now.unix_ms);
             self.counters.connected.add(1);
             let record = self.store_session(&mailbox, client, wanted, None, true);
             Ok(Claimed { mailbox, state: State::default(), present: false, record })

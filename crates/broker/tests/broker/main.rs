@@ -6,6 +6,7 @@ mod illegal;
 mod interop;
 mod leaving;
 mod limits;
+mod operating;
 mod persistence;
 mod queues;
 mod raw;

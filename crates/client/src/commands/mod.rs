@@ -1,6 +1,7 @@
 //! One file for each command.
 
 mod build;
+mod clients;
 mod cluster;
 pub mod deploy;
 mod diff;
@@ -14,12 +15,16 @@ mod logs;
 mod new;
 mod nodes;
 mod objects;
+mod publish;
 mod queues;
+mod retained;
 mod rm;
 mod rollback;
 mod secrets;
 mod settings;
 mod status;
+mod subscribe;
+mod topics;
 mod trace;
 mod traces;
 mod workflow;
@@ -52,6 +57,11 @@ pub fn run(command: &Command, global: &Global) -> anyhow::Result<()> {
             Command::History(args) => history::run(args, global).await,
             Command::Events(args) => events::run(args, global).await,
             Command::Queues(args) => queues::run(args, global).await,
+            Command::Clients(args) => clients::run(args, global).await,
+            Command::Topics(args) => topics::run(args, global).await,
+            Command::Retained(args) => retained::run(args, global).await,
+            Command::Publish(args) => publish::run(args, global).await,
+            Command::Subscribe(args) => subscribe::run(args, global).await,
             Command::Invocations(args) => invocations::run(args, Kind::Pending, global).await,
             Command::Dead(args) => invocations::run(args, Kind::Dead, global).await,
             Command::Diff(args) => diff::run(args, global).await,

@@ -12,8 +12,10 @@ use edgefaas_functions::topics;
 use super::sessions::Credential;
 use super::{Access, Action, ClientNames, Jwt, Policy, certificate};
 
-/// Prefix of the client identifiers of the node's own sessions.
-const OWN_CLIENTS: &str = "$bridge/";
+/// Prefixes of the client identifiers of the node's own sessions: bridges, and callers of the control API.
+const OWN_CLIENTS: [&str; 2] = ["$bridge/", CONTROL_CLIENTS];
+/// Prefix of the client identifiers of callers of the control API.
+pub const CONTROL_CLIENTS: &str = "$control/";
 
 /// [`Access`] as a hook of the broker.
 pub struct AccessHook(pub Arc<Access>);
@@ -62,6 +64,8 @@ impl PublishHook for AccessHook {
     fn on_publish(&self, publishing: &mut Publishing<'_>) -> Verdict {
         let topic = publishing.message().topic().as_str();
         let client = match publishing.origin() {
+            // The control API has checked the rules for its caller.
+            Origin::Client(client) if is_control(client) => return Verdict::Forward,
             Origin::Client(client) => client,
             // An answer may go to the topics on which its requester may publish. Answers on the node's own topics
             // belong to calls that the requester was allowed to make.
@@ -85,8 +89,8 @@ impl Access {
         if request.peer.transport == Transport::Internal {
             return Ok(Grant::default());
         }
-        if request.client_id.starts_with(OWN_CLIENTS) {
-            let detail = format!("client identifiers that start with {OWN_CLIENTS} are the node's own");
+        if let Some(prefix) = OWN_CLIENTS.iter().find(|prefix| request.client_id.starts_with(**prefix)) {
+            let detail = format!("client identifiers that start with {prefix} are the node's own");
             return Err(refusal(ConnectRefusalReason::NotAuthorized, detail));
         }
         let policy = self.policy();
@@ -177,6 +181,10 @@ impl Access {
             },
         }
     }
+}
+
+fn is_control(client: &Client) -> bool {
+    client.transport == Transport::Internal && client.client_id.starts_with(CONTROL_CLIENTS)
 }
 
 /// The filter of a shared subscription, `$share/GROUP/FILTER`, or the filter itself.

@@ -31,7 +31,7 @@ pub use admin::{AccessControl, ReloadError, Reloaded};
 pub use bearer::{TokenError, bearer, token_in};
 pub use failed_logins::FailedLogins;
 pub use filter::ClientNames;
-pub use hook::AccessHook;
+pub use hook::{AccessHook, CONTROL_CLIENTS};
 pub use jwt::{Claims, Jwt, JwtError, JwtKeyError, JwtSection};
 pub use role::{Role, UnknownRole};
 pub use rules::{Action, Rules};

@@ -4,7 +4,8 @@ use bytes::{Bytes, BytesMut};
 use edgefaas_broker::Broker;
 use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{
-    Connect, ConnectProperties, Filter, Packet, PubAck, PubComp, PubRec, Publish, Subscribe,
+    Connect, ConnectProperties, Filter, Packet, PubAck, PubComp, PubRec, Publish, RetainForwardRule,
+    Subscribe,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio_util::task::AbortOnDropHandle;
@@ -26,6 +27,15 @@ pub struct LocalSubscription {
     _serving: AbortOnDropHandle<()>,
 }
 
+/// Options of a subscription.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SubscriptionOptions {
+    /// Quality of service of its messages at most, from 0 to 2.
+    pub qos: u8,
+    /// Retained messages come first.
+    pub retained: bool,
+}
+
 /// A message.
 #[derive(Debug, Clone)]
 pub struct Received {
@@ -37,6 +47,10 @@ pub struct Received {
     pub qos: u8,
     /// It was published as a retained message.
     pub retain: bool,
+    /// Its content type.
+    pub content_type: Option<String>,
+    /// Its user properties, in order.
+    pub user_properties: Vec<(String, String)>,
 }
 
 /// The broker did not accept a subscription, or ended it.
@@ -63,6 +77,20 @@ impl LocalSubscription {
         client_id: &str,
         filters: &[&str],
     ) -> Result<Self, SubscriptionError> {
+        let options = SubscriptionOptions { qos: 2, retained: true };
+        Self::open_with(broker, client_id, filters, options).await
+    }
+
+    /// Subscribes to `filters` with options.
+    ///
+    /// # Errors
+    /// The broker refuses the connection.
+    pub async fn open_with(
+        broker: &Broker,
+        client_id: &str,
+        filters: &[&str],
+        options: SubscriptionOptions,
+    ) -> Result<Self, SubscriptionError> {
         let (stream, serving) = local_end(broker);
         let codec = Codec { version: BridgeVersion::V5, max_packet_bytes: MAX_PACKET_BYTES };
         let serving = AbortOnDropHandle::new(tokio::spawn(serving));
@@ -73,8 +101,17 @@ impl LocalSubscription {
         let connect = Connect { keep_alive: 0, client_id, clean_start: true, properties: Some(properties) };
         this.send(Packet::Connect(connect, None, None)).await?;
         let filters = filters.iter().map(|filter| {
-            let mut filter = Filter::new(*filter, QoS::ExactlyOnce);
+            let qos = match options.qos {
+                0 => QoS::AtMostOnce,
+                1 => QoS::AtLeastOnce,
+                _ => QoS::ExactlyOnce,
+            };
+            let mut filter = Filter::new(*filter, qos);
             filter.preserve_retain = true;
+            filter.retain_forward_rule = match options.retained {
+                true => RetainForwardRule::OnEverySubscribe,
+                false => RetainForwardRule::Never,
+            };
             filter
         });
         let subscribe = Subscribe { pkid: 1, filters: filters.collect(), properties: None };
@@ -91,14 +128,22 @@ impl LocalSubscription {
         loop {
             match self.packet().await? {
                 Packet::Publish(publish) => {
-                    let Publish { topic, payload, qos, retain, pkid, .. } = publish;
+                    let Publish { topic, payload, qos, retain, pkid, properties, .. } = publish;
                     match qos {
                         QoS::AtMostOnce => {}
                         QoS::AtLeastOnce => self.send(Packet::PubAck(PubAck::new(pkid, None))).await?,
                         QoS::ExactlyOnce => self.send(Packet::PubRec(PubRec::new(pkid, None))).await?,
                     }
                     let topic = String::from_utf8_lossy(&topic).into_owned();
-                    return Ok(Received { topic, payload, qos: qos as u8, retain });
+                    let properties = properties.unwrap_or_default();
+                    return Ok(Received {
+                        topic,
+                        payload,
+                        qos: qos as u8,
+                        retain,
+                        content_type: properties.content_type,
+                        user_properties: properties.user_properties,
+                    });
                 }
                 Packet::PubRel(release) => {
                     self.send(Packet::PubComp(PubComp::new(release.pkid, None))).await?;

@@ -11,6 +11,7 @@ mod history;
 mod http;
 mod invocations;
 mod members;
+mod messages;
 mod objects;
 mod revisions;
 mod rollouts;

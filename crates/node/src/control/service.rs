@@ -28,7 +28,9 @@ use ulid::Ulid;
 use super::caller::stream_end;
 use super::dependencies::ControlParts;
 use super::rollouts::PolicyChangeError;
-use super::{convert, deploy_warnings, events, history, invocations, members, revisions, workflow_graph};
+use super::{
+    convert, deploy_warnings, events, history, invocations, members, messages, revisions, workflow_graph,
+};
 use crate::access::{Role, UnknownRole, UsersError};
 use crate::cluster::ClusterError;
 
@@ -54,6 +56,7 @@ pub(super) async fn routes(
     let message_bytes = parts.facts.plan.message_bytes();
     let invocations = invocations::service(parts.durable.clone(), parts.registry.clone());
     let history = history::service(parts.clone(), cancel.clone(), tasks.clone());
+    let messages = messages::service(parts.clone(), cancel.clone(), tasks.clone());
     let service = ControlServer::new(ControlService { parts, cancel, tasks })
         .max_decoding_message_size(message_bytes)
         .max_encoding_message_size(message_bytes);
@@ -61,7 +64,8 @@ pub(super) async fn routes(
     let mut routes = tonic::service::Routes::new(service)
         .add_service(health_service)
         .add_service(history)
-        .add_service(invocations);
+        .add_service(invocations)
+        .add_service(messages);
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(edgefaas_api::FILE_DESCRIPTOR_SET)

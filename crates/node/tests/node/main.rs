@@ -15,6 +15,7 @@ mod durable_limits;
 mod gateway;
 mod history;
 mod limits;
+mod messages;
 mod mqtt;
 mod object_deletion;
 mod object_types;

@@ -79,7 +79,7 @@ impl Messages {
         let keeping = kept.clone();
         let task = tokio::spawn(async move {
             while let Ok(received) = subscription.next().await {
-                let Received { topic, payload, qos, retain } = received;
+                let Received { topic, payload, qos, retain, .. } = received;
                 let mut kept = keeping.lock();
                 kept.push(Seen { number: 0, topic, qos, retain, payload });
                 let next = kept.next;

@@ -1,0 +1,154 @@
+//! The broker over gRPC: topics, retained messages, clients, and messages to publish and to receive.
+
+mod clients;
+mod permissions;
+mod publish;
+mod retained;
+mod subscription;
+mod topic_watch;
+mod topics;
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use edgefaas_api::messages as proto;
+use edgefaas_api::messages::messages_server::{Messages, MessagesServer};
+use edgefaas_broker::TopicFilter;
+use futures_util::Stream;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::{Request, Response, Status};
+
+use self::permissions::Permissions;
+use self::topic_watch::WatchedTopics;
+use super::caller::stream_end;
+use super::dependencies::ControlParts;
+
+/// Default length of a list.
+const DEFAULT_ENTRIES: usize = 100;
+/// Maximum length of a list.
+const MAX_ENTRIES: usize = 1000;
+/// Maximum number of subscriptions at a time.
+const MAX_SUBSCRIPTIONS: usize = 16;
+/// Topics that a list visits under one lock.
+const SLICE: usize = 256;
+/// Bytes of a payload in a list.
+const MAX_LISTED_BYTES: usize = 1024;
+
+pub(super) fn service(
+    parts: Arc<ControlParts>,
+    cancel: CancellationToken,
+    tasks: TaskTracker,
+) -> MessagesServer<MessagesService> {
+    let message_bytes = parts.facts.plan.message_bytes();
+    let topics = WatchedTopics::new(parts.broker.clone(), cancel.clone());
+    let subscriptions = Arc::new(Semaphore::new(MAX_SUBSCRIPTIONS));
+    MessagesServer::new(MessagesService { parts, cancel, tasks, topics: Arc::new(topics), subscriptions })
+        .max_decoding_message_size(message_bytes)
+        .max_encoding_message_size(message_bytes)
+}
+
+pub(super) struct MessagesService {
+    parts: Arc<ControlParts>,
+    cancel: CancellationToken,
+    tasks: TaskTracker,
+    topics: Arc<WatchedTopics>,
+    /// One permit for each subscription.
+    subscriptions: Arc<Semaphore>,
+}
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl Messages for MessagesService {
+    type SubscribeStream = Pin<Box<dyn Stream<Item = Result<proto::Message, Status>> + Send>>;
+
+    async fn list_topics(
+        &self,
+        request: Request<proto::ListTopicsRequest>,
+    ) -> Answer<proto::ListTopicsResponse> {
+        let permissions = Permissions::of(&request, self.parts.access.access())?;
+        let request = request.into_inner();
+        if self.topics.ask() {
+            self.tasks.spawn(self.topics.clone().end_unasked());
+        }
+        let topics = self.topics.clone();
+        in_background(move || topics::list(&topics, request, &permissions)).await
+    }
+
+    async fn publish(&self, request: Request<proto::PublishRequest>) -> Answer<proto::PublishResponse> {
+        let permissions = Permissions::of(&request, self.parts.access.access())?;
+        let published = publish::publish(&self.parts.broker, request.into_inner(), &permissions).await?;
+        Ok(Response::new(published))
+    }
+
+    async fn subscribe(&self, request: Request<proto::SubscribeRequest>) -> Answer<Self::SubscribeStream> {
+        let permissions = Permissions::of(&request, self.parts.access.access())?;
+        let end = stream_end(request.extensions(), &self.cancel);
+        let Ok(permit) = self.subscriptions.clone().try_acquire_owned() else {
+            return Err(Status::resource_exhausted(format!(
+                "the control API has its maximum of {MAX_SUBSCRIPTIONS} subscriptions; end one of them, or use an MQTT client"
+            )));
+        };
+        let proto::SubscribeRequest { filter, retained } = request.into_inner();
+        let wanted = subscription::Wanted { filter, retained, permissions };
+        let messages = subscription::open(&self.parts.broker, wanted, permit, end).await?;
+        Ok(Response::new(Box::pin(messages)))
+    }
+
+    async fn list_retained(
+        &self,
+        request: Request<proto::ListRetainedRequest>,
+    ) -> Answer<proto::ListRetainedResponse> {
+        let permissions = Permissions::of(&request, self.parts.access.access())?;
+        let (broker, request) = (self.parts.broker.clone(), request.into_inner());
+        in_background(move || retained::list(&broker, request, &permissions)).await
+    }
+
+    async fn list_clients(
+        &self,
+        request: Request<proto::ListClientsRequest>,
+    ) -> Answer<proto::ListClientsResponse> {
+        let (broker, request) = (self.parts.broker.clone(), request.into_inner());
+        in_background(move || Ok(clients::list(&broker, request))).await
+    }
+
+    async fn get_client(&self, request: Request<proto::GetClientRequest>) -> Answer<proto::Client> {
+        clients::get(&self.parts.broker, &request.into_inner().id).map(Response::new)
+    }
+
+    async fn drop_client(
+        &self,
+        request: Request<proto::DropClientRequest>,
+    ) -> Answer<proto::DropClientResponse> {
+        clients::drop(&self.parts.broker, request.into_inner()).await.map(Response::new)
+    }
+}
+
+/// Makes a list on a thread that may take its time.
+async fn in_background<T: Send + 'static>(
+    list: impl FnOnce() -> Result<T, Status> + Send + 'static,
+) -> Answer<T> {
+    let listed = tokio::task::spawn_blocking(list).await;
+    listed.map_err(|_| Status::unavailable("the node is stopping"))?.map(Response::new)
+}
+
+/// The length of a list.
+fn limit_of(limit: u32) -> usize {
+    match limit {
+        0 => DEFAULT_ENTRIES,
+        limit => (limit as usize).min(MAX_ENTRIES),
+    }
+}
+
+/// The filter of a list; `#` if it is empty.
+fn filter_of(filter: &str) -> Result<TopicFilter, Status> {
+    let filter = if filter.is_empty() { "#" } else { filter };
+    TopicFilter::new(filter).map_err(|error| Status::invalid_argument(error.to_string()))
+}
+
+/// The first bytes of a payload for a list.
+fn listed(payload: &[u8]) -> Vec<u8> {
+    payload.get(..MAX_LISTED_BYTES).unwrap_or(payload).to_vec()
+}
