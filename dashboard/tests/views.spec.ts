@@ -47,7 +47,7 @@ test("objects are watched live and changed by their types", async ({ page, node 
     await expect(page.locator("pre")).toHaveCount(0);
 });
 
-const VIEWS = ["Overview", "Messages", "Functions", "Workflows", "Objects", "Traces", "Cluster", "Settings"];
+const VIEWS = ["Overview", "Messages", "Functions", "Invocations", "Workflows", "Objects", "Traces", "Cluster", "Settings"];
 
 for (const [name, width, colorScheme] of [
     ["light", 1280, "light"],
@@ -77,6 +77,8 @@ for (const [name, width, colorScheme] of [
 
 test("the page is used by keyboard alone", async ({ page, node }) => {
     await signIn(page, node);
+    await page.reload();
+    await expect(page.getByRole("heading", { level: 1 })).toHaveText("Overview");
     await page.keyboard.press("Tab");
     await page.keyboard.press("Enter");
     await expect(page.locator("#content")).toBeFocused();

@@ -131,8 +131,8 @@ function options(width: number, series: Series[], format: (value: number) => str
             y: { range: (_, __, max) => [0, (max || 1) * 1.1] },
         },
         axes: [
-            { ...axis, space: 60, values: (_, splits, __, ___, stepS) => splits.map((at) => timeText(at, stepS)) },
-            { ...axis, size: 62, values: (_, splits) => splits.map((value) => format(value)) },
+            { ...axis, space: 60, size: 28, values: (_, splits, __, ___, stepS) => splits.map((at) => timeText(at, stepS)) },
+            { ...axis, size: 64, values: (_, splits) => splits.map((value) => format(value)) },
         ],
         series: [
             {},

@@ -7,6 +7,9 @@ import { type Layout, layout, type Point, type Rect } from "./layout";
 const LINE = 17;
 /** Mean width of a character. */
 const CHARACTER = 7.4;
+const COUNT_CHARACTER = 6.6;
+/** Of a count beside its node; the drawing has this much room around it. */
+const OVERHANG = 10;
 const MAX_CHARACTERS = 32;
 const MAX_LINES = 4;
 
@@ -110,13 +113,16 @@ function Node(props: { node: GraphNode; rect: Rect; chosen: boolean; choose: (ta
     const content = (
         <>
             <Shape shape={node.shape} rect={rect} />
-            {lines.map((line, index) => (
-                <text key={index} x={x} y={top + index * LINE} text-anchor="middle">
-                    {line}
-                </text>
+            <text text-anchor="middle">
+                {lines.map((line, index) => (
+                    <tspan key={index} x={x} y={top + index * LINE}>
+                        {`${line} `}
+                    </tspan>
+                ))}
+            </text>
+            {countsOf(node).map(([tone, text]) => (
+                <Count key={tone} tone={tone} text={text} right={rect.x + rect.width} y={tone === "active" ? rect.y : rect.y + rect.height} />
             ))}
-            {node.active > 0n && <Count value={node.active} x={rect.x + rect.width} y={rect.y} tone="active" />}
-            {node.failed > 0n && <Count value={node.failed} x={rect.x} y={rect.y} tone="failed" />}
         </>
     );
     if (node.task === "") return <g class={`node ${node.shape}`}>{content}</g>;
@@ -127,16 +133,23 @@ function Node(props: { node: GraphNode; rect: Rect; chosen: boolean; choose: (ta
         run();
     };
     return (
-        <g class={`node ${node.shape}`} role="button" tabIndex={0} aria-pressed={chosen} aria-label={spoken(node)} onClick={run} onKeyDown={press}>
+        <g class={`node ${node.shape}`} role="button" tabindex={0} aria-pressed={chosen} aria-label={spoken(node)} onClick={run} onKeyDown={press}>
             {content}
         </g>
     );
 }
 
-/** A node with its counts in words. */
+/** The text of a node with its counts, as it is drawn. */
 function spoken(node: GraphNode): string {
-    const counts = [node.active > 0n && `${count(node.active)} active`, node.failed > 0n && `${count(node.failed)} failed`];
-    return [node.label.replace(/\s+/g, " "), ...counts.filter((one) => one !== false)].join(", ");
+    return [...linesOf(node.label), ...countsOf(node).map(([, text]) => text)].join(" ");
+}
+
+function countsOf(node: GraphNode): [CountTone, string][] {
+    const counts: [CountTone, bigint][] = [
+        ["active", node.active],
+        ["failed", node.failed],
+    ];
+    return counts.filter(([, value]) => value > 0n).map(([tone, value]) => [tone, `${count(value)} ${tone}`]);
 }
 
 function Shape(props: { shape: string; rect: Rect }) {
@@ -154,15 +167,17 @@ function Shape(props: { shape: string; rect: Rect }) {
     return <rect {...rect} rx={isEnd(shape) || shape === "wait" ? height / 2 : 5} />;
 }
 
-function Count(props: { value: bigint; x: number; y: number; tone: "active" | "failed" }) {
-    const text = count(props.value);
-    const width = text.length * 7 + 12;
-    // It stays within the width of the node, so that nothing is cut off.
-    const left = props.tone === "active" ? props.x - width + 8 : props.x - 8;
+type CountTone = "active" | "failed";
+
+/** Active ones at the upper right corner of a node, failed ones at the lower one. */
+function Count(props: { tone: CountTone; text: string; right: number; y: number }) {
+    const { tone, text, right, y } = props;
+    const width = text.length * COUNT_CHARACTER + 14;
+    const left = right - width + OVERHANG;
     return (
-        <g class={`count ${props.tone}`}>
-            <rect x={left} y={props.y - 9} width={width} height="18" rx="9" />
-            <text x={left + width / 2} y={props.y + 4} text-anchor="middle">
+        <g class={`count ${tone}`}>
+            <rect x={left} y={y - 9} width={width} height="18" rx="9" />
+            <text x={left + width / 2} y={y + 4} text-anchor="middle">
                 {text}
             </text>
         </g>
