@@ -178,6 +178,8 @@ function arrange(items: Item[], edges: Lifted[]): { size: { width: number; heigh
         const height = Math.max(0, ...layer.map((item) => item.height));
         for (const item of layer) {
             item.x -= left;
+            // An edge passes the whole layer straight.
+            if (item.id === "") item.height = height;
             item.y = y + (height - item.height) / 2;
             width = Math.max(width, item.x + item.width);
         }
@@ -185,7 +187,8 @@ function arrange(items: Item[], edges: Lifted[]): { size: { width: number; heigh
     }
     const points = new Map<number, Point[]>();
     for (const [edge, chain] of passing) {
-        points.set(edge, chain.map((item) => ({ x: item.x + item.width / 2, y: item.y })));
+        const through = (item: Item) => [item.y, item.y + item.height].map((y) => ({ x: item.x + item.width / 2, y }));
+        points.set(edge, chain.flatMap(through));
     }
     const right = width;
     back.forEach((edge, number) => {
