@@ -23,7 +23,7 @@ export interface ChartProps {
 
 const HEIGHT = 150;
 /** The time that a chart covers at least, in steps: a node that has just started has few samples. */
-const MIN_STEPS = 60;
+const MIN_STEPS = 24;
 
 const darkScheme = matchMedia("(prefers-color-scheme: dark)");
 

@@ -1,6 +1,7 @@
 // States of the node that somebody should end, each with what to do.
 import { Warning_Severity as Severity, type Warning } from "../api/edgefaas/control/v1/control_pb";
 import { time } from "../format";
+import { href } from "../router";
 import { Badge, Card } from "./basics";
 import { Subject } from "./subject";
 
@@ -21,7 +22,7 @@ export function Warnings(props: { warnings: Warning[] }) {
                             {warning.text}
                         </p>
                         <p>
-                            {warning.remedy} {warning.sinceUnixMs > 0n && <small>Since {time(warning.sinceUnixMs)}.</small>}
+                            {warning.remedy} {warning.code === "secret-missing" && <a href={href("settings")}>Set secrets</a>} {warning.sinceUnixMs > 0n && <small>Since {time(warning.sinceUnixMs)}.</small>}
                         </p>
                     </li>
                 ))}

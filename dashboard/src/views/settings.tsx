@@ -1,9 +1,10 @@
 // Secrets of apps, users with their roles, and the settings in force.
+import { Fragment } from "preact";
 import { useState } from "preact/hooks";
-import type { Setting } from "../api/edgefaas/control/v1/control_pb";
+import type { GetSettingsResponse, Setting } from "../api/edgefaas/control/v1/control_pb";
 import { control, may, messageOf, session } from "../connection";
 import { useLive } from "../live";
-import { Action, Badge, Card, Empty, Failure, Table } from "../parts/basics";
+import { Action, Badge, Card, Empty, Failure, Table, Value } from "../parts/basics";
 import { Field, Form, type Fields } from "../parts/form";
 import { place } from "../router";
 
@@ -210,11 +211,39 @@ function InForce() {
                     )}
                 </>
             )}
+            {data && <Files settings={data} />}
         </Card>
     );
 }
 
-const SOURCES: Record<string, string> = { option: "command line", environment: "environment", default: "default" };
+/** The access rules as they were read, and the files of tokens, whose contents are secret. */
+function Files(props: { settings: GetSettingsResponse }) {
+    const { rulesFile, rules, tokenFile, gatewayTokenFile } = props.settings;
+    const files: [string, string][] = [
+        ["Admin token", tokenFile],
+        ["Token of the HTTP gateway", gatewayTokenFile],
+        ["Access rules", rulesFile],
+    ];
+    return (
+        <>
+            <dl class="pairs add">
+                {files
+                    .filter(([, file]) => file !== "")
+                    .map(([name, file]) => (
+                        <Fragment key={name}>
+                            <dt>{name}</dt>
+                            <dd>
+                                <code>{file}</code>
+                            </dd>
+                        </Fragment>
+                    ))}
+            </dl>
+            {rules && <Value text={rules} raw />}
+        </>
+    );
+}
+
+const SOURCES: Record<string, string> = { option: "command line", default: "default" };
 
 function Source(props: { setting: Setting; file: string }) {
     const { setting, file } = props;
