@@ -2,8 +2,10 @@ import { defineConfig } from "@playwright/test";
 
 export default defineConfig({
     testDir: "tests",
+    // The pictures of the documentation are made on demand: `npm run pictures`.
+    testIgnore: process.env.PICTURES ? [] : ["pictures.spec.ts"],
     outputDir: "../target/dashboard/results",
-    timeout: 60_000,
+    timeout: 120_000,
     expect: { timeout: 15_000 },
     fullyParallel: true,
     workers: 2,

@@ -6,6 +6,7 @@ import { SignIn } from "./views/sign-in";
 import { Overview } from "./views/overview";
 import { Messages } from "./views/messages";
 import { Functions } from "./views/functions";
+import { Invocations } from "./views/invocations";
 import { Workflows } from "./views/workflows";
 import { Objects } from "./views/objects";
 import { Traces } from "./views/traces";
@@ -16,6 +17,7 @@ const VIEWS = [
     { view: "overview", name: "Overview", content: Overview },
     { view: "messages", name: "Messages", content: Messages },
     { view: "functions", name: "Functions", content: Functions },
+    { view: "invocations", name: "Invocations", content: Invocations },
     { view: "workflows", name: "Workflows", content: Workflows },
     { view: "objects", name: "Objects", content: Objects },
     { view: "traces", name: "Traces", content: Traces },

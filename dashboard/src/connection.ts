@@ -3,6 +3,9 @@ import { signal } from "@preact/signals";
 import { Code, ConnectError, createClient, type Interceptor } from "@connectrpc/connect";
 import { createGrpcWebTransport } from "@connectrpc/connect-web";
 import { Control } from "./api/edgefaas/control/v1/control_pb";
+import { History } from "./api/edgefaas/history/v1/history_pb";
+import { Invocations } from "./api/edgefaas/invocations/v1/invocations_pb";
+import { Messages } from "./api/edgefaas/messages/v1/messages_pb";
 import { Objects } from "./api/edgefaas/objects/v1/objects_pb";
 
 /** Time limit for an answer; streams have none. */
@@ -64,6 +67,9 @@ const transport = createGrpcWebTransport({
 });
 
 export const control = createClient(Control, transport);
+export const history = createClient(History, transport);
+export const invocations = createClient(Invocations, transport);
+export const messages = createClient(Messages, transport);
 export const objects = createClient(Objects, transport);
 
 /** What went wrong, for the reader of the page. */
@@ -94,17 +100,15 @@ export async function findSession(): Promise<void> {
     }
 }
 
-/** Signs in; the text of the refusal if it fails. */
-export async function signIn(credentials: { token: string } | { user: string; password: string }): Promise<string | null> {
-    try {
-        const response = await sessionRequest("POST", credentials);
-        const answer = await response.json();
-        if (!response.ok) return answer.detail ?? "the node refused the sign-in";
-        session.value = answer;
-        return null;
-    } catch {
-        return "the node does not answer";
-    }
+/** Signs in; throws the reason of a refusal. */
+export async function signIn(credentials: { token: string } | { user: string; password: string }): Promise<void> {
+    const [response, answer] = await sessionRequest("POST", credentials)
+        .then(async (response) => [response, await response.json()] as const)
+        .catch(() => {
+            throw new Error("the node does not answer");
+        });
+    if (!response.ok) throw new Error(answer.detail ?? "the node refused the sign-in");
+    session.value = answer;
 }
 
 export async function signOut(): Promise<void> {

@@ -57,3 +57,7 @@ export function clock(unixMs: number | bigint): string {
 export function percent(share: number): string {
     return `${(share * 100).toFixed(share < 0.1 ? 1 : 0)} %`;
 }
+
+export function degrees(millicelsius: number): string {
+    return `${(millicelsius / 1000).toFixed(1)} °C`;
+}

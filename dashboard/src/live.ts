@@ -21,10 +21,14 @@ export function useLive<T>(load: (signal: AbortSignal) => Promise<T>, dependenci
         const abort = new AbortController();
         let timer: ReturnType<typeof setTimeout> | undefined;
         let isRunning = false;
+        let isStale = false;
         const run = async () => {
             clearTimeout(timer);
+            // The answer that is awaited may be older than the change that asks for another one.
+            if (isRunning) isStale = true;
             if (document.hidden || isRunning || abort.signal.aborted) return;
             isRunning = true;
+            isStale = false;
             try {
                 const data = await load(abort.signal);
                 if (!abort.signal.aborted) setState({ data });
@@ -33,7 +37,8 @@ export function useLive<T>(load: (signal: AbortSignal) => Promise<T>, dependenci
             }
             isRunning = false;
             if (!abort.signal.aborted && session.value) {
-                timer = setTimeout(run, link.value === "away" ? AWAY_MS : intervalMs);
+                const delayMs = link.value === "away" ? AWAY_MS : intervalMs;
+                timer = setTimeout(run, isStale ? 0 : delayMs);
             }
         };
         refresh.current = run;

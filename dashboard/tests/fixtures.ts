@@ -5,13 +5,16 @@ import { Node } from "./node";
 
 interface Fixtures {
     node: Node;
+    /** The text of the node's configuration file. */
+    config: string;
     /** Errors of the console that the test expects, such as a refused sign-in. */
     expectedErrors: RegExp | null;
 }
 
 export const test = base.extend<Fixtures>({
-    node: async ({}, use) => {
-        const node = await Node.start();
+    config: ["", { option: true }],
+    node: async ({ config }, use) => {
+        const node = await Node.start(config);
         await use(node);
         await node.remove();
     },

@@ -53,13 +53,25 @@ test("markup of a function and of a payload stays text", async ({ page, node }) 
     expect(await page.evaluate(() => "hit" in window)).toBe(false);
 });
 
-test("an app is rolled back to an earlier revision", async ({ page, node }) => {
+test("revisions are compared, and an app is rolled back to an earlier one", async ({ page, node }) => {
     await deploy(node);
-    await deploy(node, { "broken.js": "export default () => 'mended';\n" });
+    await deploy(node, { "broken.js": "export default () => 'mended <b>now</b>';\n" });
     await signIn(page, node);
     await page.goto(`${node.url}/#/functions/broken`);
+    await page.getByRole("button", { name: "Show the difference" }).click();
+    const file = page.getByRole("region", { name: "broken.js" });
+    await expect(file.locator(".removed").first()).toHaveText(/^-export default \(\) => \{/);
+    await expect(file.locator(".added")).toHaveText(/^\+export default \(\) => 'mended <b>now<\/b>';/);
+    await checkAccessibility(page);
+    await picture(page, "difference");
     await page.getByRole("button", { name: "Roll back" }).click();
-    await page.getByRole("dialog").getByRole("button", { name: "Roll back" }).click();
+    // What rolling back does: the other way round.
+    const dialog = page.getByRole("dialog");
+    await expect(dialog.locator(".removed")).toHaveText(/^-export default \(\) => 'mended/);
+    await expect(dialog.locator(".added").first()).toHaveText(/^\+export default \(\) => \{/);
+    await checkAccessibility(page);
+    await picture(page, "rollback");
+    await dialog.getByRole("button", { name: "Roll back" }).click();
     await expect(page.getByRole("dialog")).toHaveCount(0);
     await expect(async () => {
         await expect(node.cli(["invoke", "broken"])).rejects.toThrow(/gives no value/);
@@ -79,6 +91,9 @@ test.describe("a user who may only look", () => {
         await page.getByRole("link", { name: "greet" }).click();
         await expect(page.getByRole("log")).toBeVisible();
         await expect(page.getByRole("button", { name: "Invoke" })).toHaveCount(0);
+        await page.getByRole("link", { name: "Messages" }).click();
+        await expect(page.getByRole("link", { name: "Watch" })).toBeVisible();
+        await expect(page.getByRole("link", { name: "Publish" })).toHaveCount(0);
         const call = (path: string) =>
             page.evaluate(async (path) => {
                 const frame = new Uint8Array(5);
@@ -89,6 +104,8 @@ test.describe("a user who may only look", () => {
         expect(await call("/edgefaas.control.v1.Control/Invoke")).toBe("7");
         expect(await call("/edgefaas.control.v1.Control/Deploy")).toBe("7");
         expect(await call("/edgefaas.objects.v1.Objects/Update")).toBe("7");
+        expect(await call("/edgefaas.messages.v1.Messages/Publish")).toBe("7");
+        expect(await call("/edgefaas.invocations.v1.Invocations/Retry")).toBe("7");
         // The same form of call with a method that the role permits.
         expect(await call("/edgefaas.control.v1.Control/Status")).not.toBe("7");
         await node.cli(["users", "role", "bob", "operate"]);

@@ -51,3 +51,22 @@ test("users are added, get another role, and are removed", async ({ page, node }
     await expect(page.getByRole("region", { name: "Users" })).toHaveCount(0);
     expect(await node.cli(["users", "list"])).toBe("");
 });
+
+test.describe("settings in force", () => {
+    test.use({ config: '[dashboard]\nsession = "20m"\n' });
+
+    test("have their places in the file", async ({ page, node }) => {
+        await signIn(page, node);
+        await page.getByRole("link", { name: "Settings" }).click();
+        const list = page.getByRole("region", { name: "Settings in force" });
+        await expect(list.getByRole("row", { name: /dashboard\.session/ })).toContainText("node.toml:2");
+        await expect(list.getByRole("row", { name: /dashboard\.session/ })).toContainText("20m");
+        await expect(list.getByRole("row", { name: /^control / })).toContainText("command line");
+        await expect(list).toContainText("default");
+        await page.getByLabel("Search in the settings").fill("SESSION");
+        await expect(list.getByRole("row", { name: /^control / })).toHaveCount(0);
+        await expect(list.getByRole("row", { name: /dashboard\.session/ })).toBeVisible();
+        await checkAccessibility(page);
+        await picture(page, "settings-in-force");
+    });
+});

@@ -47,7 +47,28 @@ test("objects are watched live and changed by their types", async ({ page, node 
     await expect(page.locator("pre")).toHaveCount(0);
 });
 
-const VIEWS = ["Overview", "Messages", "Functions", "Workflows", "Objects", "Traces", "Cluster", "Settings"];
+test("traces are listed, searched and followed", async ({ page, node }) => {
+    await deploy(node);
+    await node.cli(["invoke", "greet", "-d", "ada"]);
+    await node.cli(["invoke", "broken"]).catch(() => undefined);
+    await signIn(page, node);
+    await page.getByRole("link", { name: "Traces" }).click();
+    const list = page.getByRole("region", { name: "Traces" });
+    await expect(list.locator("tbody tr")).toHaveCount(2);
+    await expect(list.getByRole("row", { name: /broken/ })).toContainText("the sensor gives no value");
+    await page.getByLabel("Failed only").check();
+    await expect(list.locator("tbody tr")).toHaveCount(1);
+    await page.getByLabel("Failed only").uncheck();
+    await page.getByLabel("Search in the traces").fill("GREE");
+    await expect(list.locator("tbody tr")).toHaveCount(1);
+    await list.getByRole("link", { name: "greet" }).click();
+    await page.locator(".waterfall").getByRole("button", { name: /greet/ }).click();
+    await expect(page.locator(".details")).toContainText("ada");
+    await checkAccessibility(page);
+    await picture(page, "traces");
+});
+
+const VIEWS = ["Overview", "Messages", "Functions", "Invocations", "Workflows", "Objects", "Traces", "Cluster", "Settings"];
 
 for (const [name, width, colorScheme] of [
     ["light", 1280, "light"],
@@ -77,6 +98,8 @@ for (const [name, width, colorScheme] of [
 
 test("the page is used by keyboard alone", async ({ page, node }) => {
     await signIn(page, node);
+    await page.reload();
+    await expect(page.getByRole("heading", { level: 1 })).toHaveText("Overview");
     await page.keyboard.press("Tab");
     await page.keyboard.press("Enter");
     await expect(page.locator("#content")).toBeFocused();

@@ -84,10 +84,11 @@ export function Table<T>(props: { label: string; columns: Column<T>[]; rows: T[]
     );
 }
 
-/** A button whose action takes time: disabled meanwhile, and the error is shown beside it. `confirm` is asked before. */
+/** A button whose action takes time: disabled meanwhile, and the error is shown beside it. `confirm` is asked before, with `details`. */
 export function Action(props: {
     run: () => Promise<unknown>;
     confirm?: string;
+    details?: ComponentChildren;
     danger?: boolean;
     disabled?: boolean;
     title?: string;
@@ -119,6 +120,7 @@ export function Action(props: {
             </button>
             {state === "asking" && (
                 <Dialog title={props.confirm ?? ""} close={() => setState("idle")}>
+                    {props.details}
                     <div class="actions">
                         <button type="button" onClick={() => setState("idle")}>
                             Cancel
@@ -129,11 +131,17 @@ export function Action(props: {
                     </div>
                 </Dialog>
             )}
-            {error && (
-                <span class="bad" role="alert">
-                    {error}
-                </span>
-            )}
+            <Failure text={error} />
+        </span>
+    );
+}
+
+/** The error of an action or a form, beside its button. */
+export function Failure(props: { text: string | undefined }) {
+    if (!props.text) return null;
+    return (
+        <span class="bad" role="alert">
+            {props.text}
         </span>
     );
 }
@@ -151,9 +159,19 @@ export function Dialog(props: { title: string; close: () => void; children: Comp
     );
 }
 
+/** Lines above which a text scrolls in its box. */
+const SCROLLING_LINES = 12;
+
 /** A text as it is; JSON is indented. It is never read as markup. */
-export function Value(props: { text: string }) {
-    return <pre class="value">{pretty(props.text)}</pre>;
+export function Value(props: { text: string; raw?: boolean }) {
+    const text = props.raw ? props.text : pretty(props.text);
+    // Without a mouse a box scrolls only if it takes the focus.
+    const scrolls = text.length > 1000 || text.split("\n").length > SCROLLING_LINES;
+    return (
+        <pre class="value" tabIndex={scrolls ? 0 : undefined}>
+            {text}
+        </pre>
+    );
 }
 
 export function pretty(text: string): string {

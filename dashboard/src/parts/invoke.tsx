@@ -2,9 +2,10 @@
 import { useState } from "preact/hooks";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { Function as Fn, InvokeRequestSchema, InvokeResponse, LogLine, Span } from "../api/edgefaas/control/v1/control_pb";
-import { control, messageOf } from "../connection";
+import { control } from "../connection";
 import { duration } from "../format";
 import { Badge, Card, Value, textOf } from "./basics";
+import { Field, Form, type Fields } from "./form";
 import { Waterfall } from "./waterfall";
 
 type Kind = "call" | "http" | "mqtt" | "cron" | "object";
@@ -24,26 +25,18 @@ interface Outcome {
 
 export function Invoke(props: { function: Fn; done: () => void }) {
     const [kind, setKind] = useState<Kind>("call");
-    const [busy, setBusy] = useState(false);
-    const [error, setError] = useState<string>();
     const [outcome, setOutcome] = useState<Outcome>();
-    const submit = async (event: SubmitEvent) => {
-        event.preventDefault();
-        const form = new FormData(event.currentTarget as HTMLFormElement);
-        setBusy(true);
-        setError(undefined);
+    const send = async (text: Fields) => {
+        setOutcome(undefined);
         try {
-            setOutcome(await invoke(props.function.name, kind, (name) => String(form.get(name) ?? "")));
-        } catch (cause) {
-            setOutcome(undefined);
-            setError(messageOf(cause));
+            setOutcome(await invoke(props.function.name, kind, text));
+        } finally {
+            props.done();
         }
-        setBusy(false);
-        props.done();
     };
     return (
         <Card title="Invoke">
-            <form onSubmit={submit}>
+            <Form label="Invoke" send={send} keep primary>
                 <div class="fields">
                     <label>
                         Event
@@ -57,10 +50,10 @@ export function Invoke(props: { function: Fn; done: () => void }) {
                     </label>
                     {kind === "http" && <Field name="method" label="Method" value="GET" />}
                     {kind === "http" && <Field name="path" label="Path and query" value="/" />}
-                    {kind === "mqtt" && <Field name="topic" label="Topic" value="" required />}
-                    {kind === "cron" && <Field name="schedule" label="Schedule" value="" note="Empty: the first one of the function." />}
-                    {kind === "object" && <Field name="object" label="Object" value="" required />}
-                    {kind === "object" && <Field name="field" label="Field" value="" required />}
+                    {kind === "mqtt" && <Field name="topic" label="Topic" required />}
+                    {kind === "cron" && <Field name="schedule" label="Schedule" note="Empty: the first one of the function." />}
+                    {kind === "object" && <Field name="object" label="Object" required />}
+                    {kind === "object" && <Field name="field" label="Field" required />}
                 </div>
                 {kind !== "cron" && (
                     <label>
@@ -68,33 +61,13 @@ export function Invoke(props: { function: Fn; done: () => void }) {
                         <textarea name="data" rows={4} spellcheck={false} />
                     </label>
                 )}
-                <div class="actions">
-                    <button type="submit" class="primary" disabled={busy}>
-                        Invoke
-                    </button>
-                    {error && (
-                        <span class="bad" role="alert">
-                            {error}
-                        </span>
-                    )}
-                </div>
-            </form>
+            </Form>
             {outcome && <Shown outcome={outcome} />}
         </Card>
     );
 }
 
-function Field(props: { name: string; label: string; value: string; required?: boolean; note?: string }) {
-    return (
-        <label>
-            {props.label}
-            <input name={props.name} defaultValue={props.value} required={props.required} autocapitalize="none" spellcheck={false} />
-            {props.note && <small>{props.note}</small>}
-        </label>
-    );
-}
-
-async function invoke(name: string, kind: Kind, text: (name: string) => string): Promise<Outcome> {
+async function invoke(name: string, kind: Kind, text: Fields): Promise<Outcome> {
     const [path = "/", query = ""] = text("path").split("?");
     const events: Record<Kind, MessageInitShape<typeof InvokeRequestSchema>["event"]> = {
         call: { case: undefined },

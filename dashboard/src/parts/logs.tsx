@@ -3,40 +3,22 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import type { LogLine } from "../api/edgefaas/control/v1/control_pb";
 import { control } from "../connection";
 import { clock } from "../format";
-import { useStream } from "../live";
 import { href } from "../router";
 import { Card, Empty } from "./basics";
+import { byNumber, useTail } from "./tail";
 
 /** Lines that are kept here, and that the node sends first. */
 const MAX_LINES = 1000;
 const FIRST_LINES = 200;
-/** Time between two drawings: a loud function has thousands of lines a second. */
-const DRAW_MS = 200;
+const join = byNumber<LogLine>((line) => line.timeUnixMs);
 
 export function Logs(props: { name?: string }) {
     const name = props.name ?? "";
-    const [lines, setLines] = useState<LogLine[]>([]);
     const [search, setSearch] = useState("");
     const [follow, setFollow] = useState(true);
-    const received = useRef<LogLine[]>([]);
     const end = useRef<HTMLDivElement>(null);
-    const error = useStream(
-        (signal) => control.logs({ function: name, follow: true, tail: FIRST_LINES }, { signal, timeoutMs: 0 }),
-        (line) => {
-            received.current.push(line);
-            if (received.current.length > 2 * MAX_LINES) received.current.splice(0, MAX_LINES);
-        },
-        [name],
-    );
-    useEffect(() => {
-        const timer = setInterval(() => {
-            if (received.current.length === 0) return;
-            const arrived = received.current;
-            received.current = [];
-            setLines((before) => joined(before, arrived).slice(-MAX_LINES));
-        }, DRAW_MS);
-        return () => clearInterval(timer);
-    }, []);
+    const open = (signal: AbortSignal) => control.logs({ function: name, follow: true, tail: FIRST_LINES }, { signal, timeoutMs: 0 });
+    const { items: lines, error } = useTail({ open, max: MAX_LINES, join }, [name]);
     useEffect(() => {
         if (follow && end.current) end.current.scrollTop = end.current.scrollHeight;
     }, [lines, follow]);
@@ -70,12 +52,4 @@ export function Logs(props: { name?: string }) {
             </div>
         </Card>
     );
-}
-
-/** A stream that begins again sends the last lines again. A node that has started again numbers its lines from 1. */
-function joined(before: LogLine[], arrived: LogLine[]): LogLine[] {
-    const last = before.at(-1)?.number ?? 0n;
-    const first = arrived[0]?.number ?? 0n;
-    const isNewStart = first <= last && !before.some((line) => line.number === first && line.timeUnixMs === arrived[0]?.timeUnixMs);
-    return isNewStart ? arrived : [...before, ...arrived.filter((line) => line.number > last)];
 }

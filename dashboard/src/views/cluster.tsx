@@ -1,10 +1,11 @@
 // The members of the cluster as this node sees them, the revisions that they run, and where calls go.
 import { useState } from "preact/hooks";
 import { NodeApp_State as State, type App, type MemberStatus, type NodeApp } from "../api/edgefaas/control/v1/control_pb";
-import { control, messageOf } from "../connection";
+import { control } from "../connection";
 import { bytes, duration, percent, span } from "../format";
 import { useLive } from "../live";
 import { Badge, Card, Empty, Figure, Table } from "../parts/basics";
+import { Field, Form, type Fields } from "../parts/form";
 
 interface Row {
     name: string;
@@ -136,33 +137,18 @@ function Revisions(props: { app: App }) {
 /** Where a call of a function would run, and why. */
 function Explain() {
     const [answer, setAnswer] = useState<{ node: string; steps: string[] }>();
-    const [error, setError] = useState<string>();
-    const submit = async (event: SubmitEvent) => {
-        event.preventDefault();
-        const form = new FormData(event.currentTarget as HTMLFormElement);
-        const text = (name: string) => String(form.get(name) ?? "").trim();
-        setError(undefined);
+    const explain = async (text: Fields) => {
         setAnswer(undefined);
-        try {
-            setAnswer(await control.explainPlacement({ function: text("function"), entry: text("entry") }));
-        } catch (cause) {
-            setError(messageOf(cause));
-        }
+        setAnswer(await control.explainPlacement({ function: text("function").trim(), entry: text("entry").trim() }));
     };
     return (
         <Card title="Where does a call run?">
-            <form class="row three" onSubmit={submit}>
-                <label>
-                    Function
-                    <input name="function" required autocapitalize="none" spellcheck={false} />
-                </label>
-                <label>
-                    Arrives at
-                    <input name="entry" placeholder="this node" autocapitalize="none" spellcheck={false} />
-                </label>
-                <button type="submit">Explain</button>
-            </form>
-            {error && <Empty error={error} />}
+            <Form label="Explain" send={explain} keep>
+                <div class="fields">
+                    <Field name="function" label="Function" required />
+                    <Field name="entry" label="Arrives at" placeholder="this node" />
+                </div>
+            </Form>
             {answer && (
                 <div aria-live="polite">
                     <dl class="figures">

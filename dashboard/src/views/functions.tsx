@@ -5,6 +5,7 @@ import { control, may } from "../connection";
 import { bytes, count, duration, rate, time } from "../format";
 import { useLive } from "../live";
 import { Action, Badge, Card, Empty, Figure, Table } from "../parts/basics";
+import { Difference } from "../parts/difference";
 import { Invoke } from "../parts/invoke";
 import { Logs } from "../parts/logs";
 import { useRates } from "../parts/rates";
@@ -94,7 +95,7 @@ function One(props: { name: string }) {
                     <Figure name="Cold starts" value={count(stats?.coldStarts ?? 0n)} note={`${count(stats?.warmStarts ?? 0n)} warm`} />
                     <Figure name="Memory, at most" value={bytes(stats?.memoryPeakBytes ?? 0n)} />
                     <Figure name="Processor time" value={duration(stats?.cpuUs ?? 0n)} />
-                    <Figure name="Pending" value={count(stats?.pending ?? 0n)} note="durable invocations" />
+                    <Figure name="Pending" value={<a href={href("invocations", [], { function: one.name })}>{count(stats?.pending ?? 0n)}</a>} note={<a href={href("invocations", ["dead"], { function: one.name })}>dead letters</a>} />
                 </dl>
                 <dl class="pairs">
                     <dt>Kind</dt>
@@ -116,32 +117,71 @@ function Revisions(props: { app: App; done: () => void }) {
     const { app } = props;
     return (
         <Card title={`Revisions of ${app.name}`}>
-            <dl class="pairs">
-                <dt>{app.revision.slice(0, 12)}</dt>
+            <dl class="pairs revisions">
+                <dt>{short(app.revision)}</dt>
                 <dd>live since {time(app.deployedUnixMs)}</dd>
                 {app.previousRevisions.map((revision) => (
                     <Earlier key={revision} app={app.name} revision={revision} done={props.done} />
                 ))}
             </dl>
+            {app.previousRevisions.length > 0 && <Compare key={app.revision} app={app} />}
         </Card>
     );
 }
 
+function short(revision: string): string {
+    return revision.slice(0, 12);
+}
+
 function Earlier(props: { app: string; revision: string; done: () => void }) {
     const { app, revision } = props;
-    const short = revision.slice(0, 12);
     const run = async () => {
         await control.rollback({ app, revision, waitMs: 5000 });
         props.done();
     };
     return (
         <>
-            <dt>{short}</dt>
+            <dt>{short(revision)}</dt>
             <dd>
-                <Action run={run} confirm={`Roll ${app} back to ${short}?`} disabled={!may("operate")}>
-                    Roll back
-                </Action>
+                {may("operate") && (
+                    <Action run={run} confirm={`Roll ${app} back to ${short(revision)}?`} details={<Difference app={app} from="" to={revision} />}>
+                        Roll back
+                    </Action>
+                )}
             </dd>
         </>
+    );
+}
+
+/** What differs between two revisions; at first between the one before and the live one. */
+function Compare(props: { app: App }) {
+    const { name, revision: live, previousRevisions: earlier } = props.app;
+    const [from, setFrom] = useState(earlier[0] ?? live);
+    const [to, setTo] = useState(live);
+    const [shown, setShown] = useState(false);
+    const choice = (label: string, value: string, change: (value: string) => void) => (
+        <label>
+            {label}
+            <select value={value} onChange={(event) => change(event.currentTarget.value)}>
+                {[live, ...earlier].map((revision) => (
+                    <option key={revision} value={revision}>
+                        {short(revision)}
+                        {revision === live && " (live)"}
+                    </option>
+                ))}
+            </select>
+        </label>
+    );
+    return (
+        <div class="compare">
+            <div class="fields">
+                {choice("From revision", from, setFrom)}
+                {choice("To revision", to, setTo)}
+                <button type="button" aria-expanded={shown} onClick={() => setShown(!shown)}>
+                    {shown ? "Hide the difference" : "Show the difference"}
+                </button>
+            </div>
+            {shown && <Difference app={name} from={from} to={to} />}
+        </div>
     );
 }

@@ -1,53 +1,32 @@
-// The queue monitor: topic filters with subscribers, those with the most messages waiting first.
-import { useState } from "preact/hooks";
-import { control } from "../connection";
-import { count, rate } from "../format";
-import { useLive } from "../live";
-import { Badge, Card, Empty, Table } from "../parts/basics";
+// The broker: topics, messages as they arrive, publishing, retained messages, clients and queues, each on its page.
+import { may } from "../connection";
+import { Empty } from "../parts/basics";
+import { type Tab, Tabs } from "../parts/tabs";
+import { place } from "../router";
+import { Clients } from "./messages/clients";
+import { Publish } from "./messages/publish";
+import { Queues } from "./messages/queues";
+import { Retained } from "./messages/retained";
+import { Topics } from "./messages/topics";
+import { Watch } from "./messages/watch";
 
-/** Filters that are asked for. */
-const LIMIT = 200;
+const PAGES: (Tab & { content: () => preact.ComponentChild })[] = [
+    { part: "topics", name: "Topics", content: () => <Topics /> },
+    { part: "watch", name: "Watch", content: () => <Watch key={place.value.query.get("filter")} filter={place.value.query.get("filter") ?? ""} /> },
+    { part: "publish", name: "Publish", content: () => <Publish key={place.value.query.get("topic")} topic={place.value.query.get("topic") ?? ""} /> },
+    { part: "retained", name: "Retained", content: () => <Retained /> },
+    { part: "clients", name: "Clients", content: () => <Clients id={place.value.parts[1]} /> },
+    { part: "queues", name: "Queues", content: () => <Queues /> },
+];
 
 export function Messages() {
-    const [filter, setFilter] = useState("");
-    const wanted = filter.trim();
-    const load = (signal: AbortSignal) => control.listQueues(wanted ? { filter: wanted } : { limit: LIMIT }, { signal });
-    const { data, error } = useLive(load, [wanted]);
+    const pages = may("operate") ? PAGES : PAGES.filter((page) => page.part !== "publish");
+    const current = place.value.parts[0] ?? "topics";
+    const page = pages.find(({ part }) => part === current);
     return (
         <>
-            <label class="search">
-                Topic filter
-                <input type="search" value={filter} placeholder="all" onInput={(event) => setFilter(event.currentTarget.value)} autocapitalize="none" spellcheck={false} />
-            </label>
-            <Card
-                title="Queues"
-                actions={data && data.total > BigInt(data.queues.length) && <small>{count(data.queues.length)} of {count(data.total)}</small>}
-            >
-                {!data || error ? (
-                    <Empty error={error} loading />
-                ) : data.queues.length === 0 ? (
-                    <Empty>{wanted ? "No subscription has exactly this filter." : "No client subscribes to a topic."}</Empty>
-                ) : (
-                    <Table
-                        label="Queues"
-                        rows={data.queues}
-                        id={(queue) => queue.filter}
-                        columns={[
-                            { name: "Filter", cell: (queue) => queue.filter },
-                            { name: "Subscribers", number: true, wide: true, cell: (queue) => count(queue.subscribers) },
-                            { name: "Rate", number: true, cell: (queue) => rate(queue.rate) },
-                            { name: "In", number: true, wide: true, cell: (queue) => count(queue.messagesIn) },
-                            { name: "Out", number: true, wide: true, cell: (queue) => count(queue.messagesOut) },
-                            { name: "Waiting", number: true, cell: (queue) => count(queue.waiting) },
-                            {
-                                name: "Lost",
-                                number: true,
-                                cell: (queue) => (queue.dropped > 0n ? <Badge tone="bad">{count(queue.dropped)}</Badge> : "0"),
-                            },
-                        ]}
-                    />
-                )}
-            </Card>
+            <Tabs view="messages" label="Pages of the messages" tabs={pages} current={current} />
+            {page ? page.content() : <Empty>There is no such page.</Empty>}
         </>
     );
 }

@@ -1,50 +1,20 @@
-// Secrets of apps, and users with their roles.
+// Secrets of apps, users with their roles, and the settings in force.
+import { Fragment } from "preact";
 import { useState } from "preact/hooks";
+import type { GetSettingsResponse, Setting } from "../api/edgefaas/control/v1/control_pb";
 import { control, may, messageOf, session } from "../connection";
 import { useLive } from "../live";
-import { Action, Badge, Card, Empty, Table } from "../parts/basics";
+import { Action, Badge, Card, Empty, Failure, Table, Value } from "../parts/basics";
+import { Field, Form, type Fields } from "../parts/form";
+import { place } from "../router";
 
 export function Settings() {
     return (
         <>
             <Secrets />
             <Users />
+            <InForce />
         </>
-    );
-}
-
-/** A form whose fields are sent once; it is empty again when that worked. */
-function Form(props: { label: string; send: (text: (name: string) => string) => Promise<unknown>; children: preact.ComponentChildren }) {
-    const [error, setError] = useState<string>();
-    const [busy, setBusy] = useState(false);
-    const submit = async (event: SubmitEvent) => {
-        event.preventDefault();
-        const form = event.currentTarget as HTMLFormElement;
-        const data = new FormData(form);
-        setBusy(true);
-        setError(undefined);
-        try {
-            await props.send((name) => String(data.get(name) ?? ""));
-            form.reset();
-        } catch (cause) {
-            setError(messageOf(cause));
-        }
-        setBusy(false);
-    };
-    return (
-        <form onSubmit={submit} class="add">
-            <div class="fields">{props.children}</div>
-            <div class="actions">
-                <button type="submit" disabled={busy}>
-                    {props.label}
-                </button>
-                {error && (
-                    <span class="bad" role="alert">
-                        {error}
-                    </span>
-                )}
-            </div>
-        </form>
     );
 }
 
@@ -55,7 +25,7 @@ function Secrets() {
     });
     const { data, error, refresh } = useLive(load, [], 5000);
     if (!data) return <Empty error={error} loading />;
-    const set = async (text: (name: string) => string) => {
+    const set = async (text: Fields) => {
         await control.setSecret({ app: text("app"), name: text("name"), value: text("value") });
         refresh();
     };
@@ -91,24 +61,20 @@ function Secrets() {
                 <small>Values are never shown. A function has a new value from its next invocation on.</small>
             </p>
             {may("administer") && (
-                <Form label="Set secret" send={set}>
-                    <label>
-                        App
-                        <input name="app" list="apps" required autocapitalize="none" spellcheck={false} />
-                    </label>
-                    <datalist id="apps">
-                        {data.apps.map((app) => (
-                            <option key={app} value={app} />
-                        ))}
-                    </datalist>
-                    <label>
-                        Name
-                        <input name="name" required autocapitalize="none" spellcheck={false} />
-                    </label>
-                    <label>
-                        Value
-                        <input name="value" type="password" required autocomplete="off" />
-                    </label>
+                <Form label="Set secret" class="add" send={set}>
+                    <div class="fields">
+                        <Field name="app" label="App" list="apps" required value={place.value.query.get("app") ?? ""} />
+                        <datalist id="apps">
+                            {data.apps.map((app) => (
+                                <option key={app} value={app} />
+                            ))}
+                        </datalist>
+                        <Field name="name" label="Name" required value={place.value.query.get("secret") ?? ""} />
+                        <label>
+                            Value
+                            <input name="value" type="password" required autocomplete="off" />
+                        </label>
+                    </div>
                 </Form>
             )}
         </Card>
@@ -120,7 +86,7 @@ const ROLES = ["", "look", "operate", "administer"];
 function Users() {
     const { data, error, refresh } = useLive((signal) => control.listUsers({}, { signal }), [], 5000);
     if (!data) return <Empty error={error} loading />;
-    const add = async (text: (name: string) => string) => {
+    const add = async (text: Fields) => {
         await control.addUser({ name: text("name"), password: text("password"), role: text("role") });
         refresh();
     };
@@ -166,25 +132,24 @@ function Users() {
                 />
             )}
             {may("administer") && (
-                <Form label="Add user" send={add}>
-                    <label>
-                        New user
-                        <input name="name" required autocomplete="off" autocapitalize="none" spellcheck={false} />
-                    </label>
-                    <label>
-                        Password
-                        <input name="password" type="password" required autocomplete="new-password" />
-                    </label>
-                    <label>
-                        Role
-                        <select name="role" aria-label="Role of the new user">
-                            {ROLES.map((role) => (
-                                <option key={role} value={role}>
-                                    {role || "MQTT only"}
-                                </option>
-                            ))}
-                        </select>
-                    </label>
+                <Form label="Add user" class="add" send={add}>
+                    <div class="fields">
+                        <Field name="name" label="New user" required />
+                        <label>
+                            Password
+                            <input name="password" type="password" required autocomplete="new-password" />
+                        </label>
+                        <label>
+                            Role
+                            <select name="role" aria-label="Role of the new user">
+                                {ROLES.map((role) => (
+                                    <option key={role} value={role}>
+                                        {role || "MQTT only"}
+                                    </option>
+                                ))}
+                            </select>
+                        </label>
+                    </div>
                 </Form>
             )}
         </Card>
@@ -203,11 +168,91 @@ function Role(props: { name: string; role: string; set: (name: string, role: str
                     </option>
                 ))}
             </select>
-            {error && (
-                <span class="bad" role="alert">
-                    {error}
-                </span>
-            )}
+            <Failure text={error} />
         </>
     );
+}
+
+/** Settings of the node with the place that each comes from. */
+function InForce() {
+    const { data, error } = useLive((signal) => control.getSettings({}, { signal }), [], 30_000);
+    const [search, setSearch] = useState("");
+    const wanted = search.trim().toLowerCase();
+    const shown = data?.settings.filter((one) => `${one.key} ${one.value} ${one.source}`.toLowerCase().includes(wanted)) ?? [];
+    return (
+        <Card
+            title="Settings in force"
+            actions={
+                <input type="search" aria-label="Search in the settings" placeholder="Search" value={search} onInput={(event) => setSearch(event.currentTarget.value)} />
+            }
+        >
+            {!data ? (
+                <Empty error={error} loading />
+            ) : (
+                <>
+                    <p>
+                        <small>
+                            {data.file ? `From the file ${data.file}.` : "No configuration file was read."} A change needs a restart of the node.
+                        </small>
+                    </p>
+                    {shown.length === 0 ? (
+                        <Empty>No setting has this text.</Empty>
+                    ) : (
+                        <Table
+                            label="Settings in force"
+                            rows={shown}
+                            id={(one) => one.key}
+                            columns={[
+                                { name: "Setting", cell: (one) => <code>{one.key}</code> },
+                                { name: "Value", cell: (one) => <code>{one.value}</code> },
+                                { name: "From", cell: (one) => <Source setting={one} file={data.file} /> },
+                            ]}
+                        />
+                    )}
+                </>
+            )}
+            {data && <Files settings={data} />}
+        </Card>
+    );
+}
+
+/** The access rules as they were read, and the files of tokens, whose contents are secret. */
+function Files(props: { settings: GetSettingsResponse }) {
+    const { rulesFile, rules, tokenFile, gatewayTokenFile } = props.settings;
+    const files: [string, string][] = [
+        ["Admin token", tokenFile],
+        ["Token of the HTTP gateway", gatewayTokenFile],
+        ["Access rules", rulesFile],
+    ];
+    return (
+        <>
+            <dl class="pairs add">
+                {files
+                    .filter(([, file]) => file !== "")
+                    .map(([name, file]) => (
+                        <Fragment key={name}>
+                            <dt>{name}</dt>
+                            <dd>
+                                <code>{file}</code>
+                            </dd>
+                        </Fragment>
+                    ))}
+            </dl>
+            {rules && <Value text={rules} raw />}
+        </>
+    );
+}
+
+const SOURCES: Record<string, string> = { option: "command line", default: "default" };
+
+function Source(props: { setting: Setting; file: string }) {
+    const { setting, file } = props;
+    if (setting.line > 0) {
+        return (
+            <span title={`${file}:${setting.line}`}>
+                {file.split("/").at(-1)}:{setting.line}
+            </span>
+        );
+    }
+    return <Badge tone="quiet">{SOURCES[setting.source] ?? setting.source}</Badge>;
 }

@@ -1,23 +1,20 @@
 // Sign-in with a user's name and password, or with the admin token.
 import { useState } from "preact/hooks";
 import { signIn } from "../connection";
+import { Form, type Fields } from "../parts/form";
 
 export function SignIn() {
     const [withToken, setWithToken] = useState(false);
-    const [error, setError] = useState<string | null>(null);
-    const [busy, setBusy] = useState(false);
-    const submit = async (event: SubmitEvent) => {
-        event.preventDefault();
-        const data = new FormData(event.currentTarget as HTMLFormElement);
-        const text = (name: string) => String(data.get(name) ?? "");
-        setBusy(true);
-        setError(await signIn(withToken ? { token: text("token").trim() } : { user: text("user"), password: text("password") }));
-        setBusy(false);
-    };
+    const send = (text: Fields) => signIn(withToken ? { token: text("token").trim() } : { user: text("user"), password: text("password") });
+    const other = (
+        <button type="button" onClick={() => setWithToken(!withToken)}>
+            {withToken ? "With name and password" : "With the admin token"}
+        </button>
+    );
     return (
         <section class="card sign-in">
             <h1>Sign in to this node</h1>
-            <form onSubmit={submit}>
+            <Form label="Sign in" send={send} keep primary more={other}>
                 {withToken ? (
                     <label>
                         Admin token
@@ -36,20 +33,7 @@ export function SignIn() {
                         </label>
                     </>
                 )}
-                {error && (
-                    <p class="bad" role="alert">
-                        {error}
-                    </p>
-                )}
-                <div class="actions">
-                    <button type="submit" class="primary" disabled={busy}>
-                        Sign in
-                    </button>
-                    <button type="button" onClick={() => setWithToken(!withToken)}>
-                        {withToken ? "With name and password" : "With the admin token"}
-                    </button>
-                </div>
-            </form>
+            </Form>
         </section>
     );
 }

@@ -1,37 +1,82 @@
-// One trace, by the id of an invocation, of an instance, or of the trace itself.
+// The traces that are kept, and one of them, by the id of an invocation, of an instance, or of the trace itself.
+import { useState } from "preact/hooks";
+import type { TraceSummary } from "../api/edgefaas/control/v1/control_pb";
 import { control } from "../connection";
+import { count, duration, time } from "../format";
 import { useLive } from "../live";
-import { Card, Empty } from "../parts/basics";
+import { Badge, Card, Empty, Table } from "../parts/basics";
+import { Field, Form } from "../parts/form";
+import { Search } from "../parts/search";
 import { Waterfall } from "../parts/waterfall";
-import { go, place } from "../router";
+import { go, href, place } from "../router";
+
+/** Traces that are asked for. */
+const LIMIT = 100;
 
 export function Traces() {
     const id = place.value.parts[0];
-    const submit = (event: SubmitEvent) => {
-        event.preventDefault();
-        const wanted = String(new FormData(event.currentTarget as HTMLFormElement).get("id") ?? "").trim();
-        if (wanted) go("traces", [wanted]);
-    };
     return (
         <>
-            <form onSubmit={submit} class="row">
-                <label>
-                    Id of an invocation, an instance or a trace
-                    <input name="id" key={id} defaultValue={id} spellcheck={false} />
-                </label>
-                <button type="submit">Show</button>
-            </form>
-            {id && <Trace key={id} id={id} />}
+            {id && <One key={id} id={id} />}
+            <All />
+            <Form key={id} label="Show" keep send={async (text) => text("id").trim() !== "" && go("traces", [text("id").trim()])}>
+                <Field name="id" label="Id of an invocation, an instance or a trace" value={id} />
+            </Form>
         </>
     );
 }
 
-function Trace(props: { id: string }) {
+function One(props: { id: string }) {
     const { data, error } = useLive((signal) => control.trace({ id: props.id }, { signal }), [props.id]);
     if (!data) return <Empty error={error} loading />;
     return (
         <Card title="Trace" actions={<small>{data.spans[0]?.traceId}</small>}>
             <Waterfall spans={data.spans} />
         </Card>
+    );
+}
+
+function All() {
+    const [search, setSearch] = useState("");
+    const [failed, setFailed] = useState(false);
+    const load = (signal: AbortSignal) => control.listTraces({ limit: LIMIT, failed, search }, { signal });
+    const { data, error } = useLive(load, [failed, search]);
+    return (
+        <Card title="Traces" actions={data && data.more > 0n && <small>and {count(data.more)} more</small>}>
+            <div class="fields search">
+                <Search label="Search in the traces" placeholder="name or id" text={search} change={setSearch} />
+                <label class="inline">
+                    <input type="checkbox" checked={failed} onChange={(event) => setFailed(event.currentTarget.checked)} />
+                    Failed only
+                </label>
+            </div>
+            {!data || error ? (
+                <Empty error={error} loading />
+            ) : data.traces.length === 0 ? (
+                <Empty>{failed || search ? "No such trace is kept." : "No trace was recorded yet."}</Empty>
+            ) : (
+                <Table
+                    label="Traces"
+                    rows={data.traces}
+                    id={(trace) => trace.traceId}
+                    columns={[
+                        { name: "Name", cell: (trace) => <Name trace={trace} /> },
+                        { name: "Started", wide: true, cell: (trace) => time(trace.startedUnixUs / 1000n) },
+                        { name: "Duration", number: true, cell: (trace) => duration(trace.durationUs) },
+                        { name: "Spans", number: true, wide: true, cell: (trace) => count(trace.spans) },
+                        { name: "Result", cell: (trace) => (trace.error ? <Badge tone="bad">{trace.error}</Badge> : <Badge tone="good">good</Badge>) },
+                    ]}
+                />
+            )}
+        </Card>
+    );
+}
+
+function Name(props: { trace: TraceSummary }) {
+    const { trace } = props;
+    return (
+        <>
+            <a href={href("traces", [trace.traceId])}>{trace.name}</a> <small>{trace.kind}</small>
+        </>
     );
 }

@@ -1,15 +1,17 @@
-// Workflows of all apps with their instances; one instance step by step.
+// Workflows of all apps with their instances; one workflow as a drawing; one instance step by step.
 import type { Instance, Workflow } from "../api/edgefaas/control/v1/control_pb";
 import { ChangeInstanceRequest_Change as Change } from "../api/edgefaas/control/v1/control_pb";
 import { control, may } from "../connection";
 import { count, duration, time } from "../format";
 import { useLive } from "../live";
 import { Action, Badge, Card, Empty, Figure, Table, type Tone, Value } from "../parts/basics";
+import { Graph } from "../parts/graph";
 import { Waterfall } from "../parts/waterfall";
-import { href, place } from "../router";
+import { go, href, place } from "../router";
 
-/** Instances that are asked for. */
+/** Instances that are asked for, and those among which the ones at a task are found. */
 const LIMIT = 200;
+const FILTER_LIMIT = 1000;
 
 const TONES: Record<string, Tone> = {
     running: "good",
@@ -28,15 +30,18 @@ export function Workflows() {
 
 function All(props: { name: string }) {
     const { name } = props;
+    const task = place.value.query.get("task") ?? "";
     const load = async (signal: AbortSignal) => ({
         apps: (await control.list({}, { signal })).apps,
-        listed: await control.listInstances({ workflow: name, limit: LIMIT }, { signal }),
+        listed: await control.listInstances({ workflow: name, limit: task ? FILTER_LIMIT : LIMIT }, { signal }),
     });
-    const { data, error, refresh } = useLive(load, [name]);
+    const { data, error, refresh } = useLive(load, [name, task]);
     if (!data) return <Empty error={error} loading />;
     const workflows = data.apps.flatMap((app) => app.workflows);
-    const shown = name ? workflows.filter((one) => one.name === name) : workflows;
+    const one = workflows.find((one) => one.name === name);
     if (workflows.length === 0) return <Empty>No workflow is deployed. `edgefaas new --template workflow` makes one.</Empty>;
+    const { instances, more } = data.listed;
+    const shown = task ? instances.filter((instance) => isAt(instance, task)) : instances;
     return (
         <>
             {name && (
@@ -44,20 +49,91 @@ function All(props: { name: string }) {
                     <a href={href("workflows")}>All workflows</a>
                 </p>
             )}
-            <Card title={name || "Workflows"}>
-                <Definitions workflows={shown} />
+            {error && <Empty error={error} />}
+            <Card title={name || "Workflows"} actions={one && <CancelAll workflow={one} done={refresh} />}>
+                <Definitions workflows={one ? [one] : workflows} />
             </Card>
+            {one && <Definition key={name} name={name} task={task} />}
             <Card
-                title="Instances"
-                actions={data.listed.more > 0n && <small>and {count(data.listed.more)} more</small>}
+                title={task ? `Instances at ${task}` : "Instances"}
+                actions={
+                    <>
+                        {more > 0n && <small>{task ? `of the first ${count(instances.length)}` : `and ${count(more)} more`}</small>}
+                        {task && <a href={href("workflows", ["of", name])}>All instances</a>}
+                    </>
+                }
             >
-                {data.listed.instances.length === 0 ? (
-                    <Empty>No instance runs, waits or has failed.</Empty>
+                {shown.length === 0 ? (
+                    <Empty>{task ? "No instance runs, waits or has failed at this task." : "No instance runs, waits or has failed."}</Empty>
                 ) : (
-                    <Instances instances={data.listed.instances} done={refresh} />
+                    <Instances instances={shown} done={refresh} />
                 )}
             </Card>
         </>
+    );
+}
+
+/** True if an instance runs or waits at a task, or failed there. */
+function isAt(instance: Instance, task: string): boolean {
+    if (instance.tasks.some((one) => one === task || one.startsWith(`${task} (`))) return true;
+    return instance.status === "faulted" && instance.error !== "" && failedAt(instance.error) === task;
+}
+
+/** The task that an error names. */
+function failedAt(error: string): unknown {
+    try {
+        return JSON.parse(error).instance;
+    } catch {
+        return undefined;
+    }
+}
+
+function CancelAll(props: { workflow: Workflow; done: () => void }) {
+    const { name, live } = props.workflow;
+    if (!may("operate") || live === 0n) return null;
+    const run = async () => {
+        await control.cancelInstances({ of: { case: "workflow", value: name } });
+        props.done();
+    };
+    const those = live === 1n ? "the one instance" : `all ${count(live)} instances`;
+    return (
+        <Action run={run} confirm={`Cancel ${those} of ${name}?`} danger>
+            Cancel all instances
+        </Action>
+    );
+}
+
+/** The definition as a drawing with the instances at its tasks, and as a list of them. */
+function Definition(props: { name: string; task: string }) {
+    const { name, task } = props;
+    const { data, error } = useLive((signal) => control.graph({ workflow: name }, { signal }), [name]);
+    const choose = (task: string) => go("workflows", ["of", name], { task });
+    if (!data) {
+        return (
+            <Card title="Definition">
+                <Empty error={error} loading />
+            </Card>
+        );
+    }
+    const tasks = data.nodes.filter((node) => node.task !== "" && node.shape !== "choice");
+    return (
+        <Card title="Definition" actions={<small>a task shows its instances</small>}>
+            {error && <Empty error={error} />}
+            <Graph graph={data} name={name} task={task} choose={choose} />
+            <details>
+                <summary>Tasks as a list</summary>
+                <Table
+                    label={`Tasks of ${name}`}
+                    rows={tasks}
+                    id={(node) => node.id}
+                    columns={[
+                        { name: "Task", cell: (node) => <a href={href("workflows", ["of", name], { task: node.task })}>{node.task}</a> },
+                        { name: "Active", number: true, cell: (node) => count(node.active) },
+                        { name: "Failed", number: true, cell: (node) => (node.failed > 0n ? <Badge tone="bad">{count(node.failed)}</Badge> : "0") },
+                    ]}
+                />
+            </details>
+        </Card>
     );
 }
 

@@ -1,0 +1,69 @@
+// A form that sends its fields: disabled meanwhile, and the error is shown beside its button.
+import type { ComponentChildren } from "preact";
+import { useState } from "preact/hooks";
+import { messageOf } from "../connection";
+import { Failure } from "./basics";
+
+/** The text of a field by its name; empty if there is no such field, and for a box that is not checked. */
+export type Fields = (name: string) => string;
+
+export function Form(props: {
+    label: string;
+    send: (text: Fields) => Promise<unknown>;
+    /** The fields keep what they have when it was sent; otherwise they are empty again. */
+    keep?: boolean;
+    primary?: boolean;
+    class?: string;
+    /** Beside the button. */
+    more?: ComponentChildren;
+    children: ComponentChildren;
+}) {
+    const [error, setError] = useState<string>();
+    const [busy, setBusy] = useState(false);
+    const submit = async (event: SubmitEvent) => {
+        event.preventDefault();
+        const form = event.currentTarget as HTMLFormElement;
+        const data = new FormData(form);
+        setBusy(true);
+        setError(undefined);
+        try {
+            await props.send((name) => String(data.get(name) ?? ""));
+            if (!props.keep) form.reset();
+        } catch (cause) {
+            setError(messageOf(cause));
+        }
+        setBusy(false);
+    };
+    return (
+        <form onSubmit={submit} class={props.class}>
+            {props.children}
+            <div class="actions">
+                <button type="submit" class={props.primary ? "primary" : ""} disabled={busy}>
+                    {props.label}
+                </button>
+                {props.more}
+                <Failure text={error} />
+            </div>
+        </form>
+    );
+}
+
+/** A line of text with its label. */
+export function Field(props: {
+    name: string;
+    label: string;
+    value?: string;
+    required?: boolean;
+    placeholder?: string;
+    note?: string;
+    list?: string;
+}) {
+    const { name, label, value, note, ...rest } = props;
+    return (
+        <label>
+            {label}
+            <input type="text" name={name} defaultValue={value} autocapitalize="none" autocomplete="off" spellcheck={false} {...rest} />
+            {note && <small>{note}</small>}
+        </label>
+    );
+}

@@ -1,0 +1,153 @@
+// Clients of the broker with a session, and one client with its subscriptions.
+import { useState } from "preact/hooks";
+import type { Client } from "../../api/edgefaas/messages/v1/messages_pb";
+import { may, messages } from "../../connection";
+import { count, time } from "../../format";
+import { useLive } from "../../live";
+import { Action, Badge, Card, Empty, Figure, Table } from "../../parts/basics";
+import { Pages, Search, usePages } from "../../parts/search";
+import { go, href } from "../../router";
+
+const PAGE = 100;
+
+export function Clients(props: { id: string | undefined }) {
+    return props.id === undefined ? <All /> : <One key={props.id} id={props.id} />;
+}
+
+function State(props: { client: Client }) {
+    return props.client.connected ? <Badge tone="good">connected</Badge> : <Badge tone="warn">away</Badge>;
+}
+
+function All() {
+    const [search, setSearch] = useState("");
+    const [connected, setConnected] = useState(false);
+    const pages = usePages([search, connected]);
+    const load = (signal: AbortSignal) => messages.listClients({ search, connected, after: pages.after, limit: PAGE }, { signal });
+    const { data, error, refresh } = useLive(load, [search, connected, pages.after]);
+    return (
+        <>
+            <div class="fields search">
+                <Search label="Search in the clients" placeholder="id, user or address" text={search} change={setSearch} />
+                <label class="inline">
+                    <input type="checkbox" checked={connected} onChange={(event) => setConnected(event.currentTarget.checked)} />
+                    Connected only
+                </label>
+            </div>
+            <Card
+                title="Clients"
+                actions={
+                    data && (
+                        <small>
+                            {count(data.connected)} connected of {count(data.total)}
+                        </small>
+                    )
+                }
+            >
+                {!data || error ? (
+                    <Empty error={error} loading />
+                ) : data.clients.length === 0 ? (
+                    <Empty>{search || connected ? "No such client." : "No client has a session."}</Empty>
+                ) : (
+                    <Table
+                        label="Clients"
+                        rows={data.clients}
+                        id={(client) => client.id}
+                        columns={[
+                            { name: "Client", cell: (client) => <a href={href("messages", ["clients", client.id])}>{client.id}</a> },
+                            { name: "State", cell: (client) => <State client={client} /> },
+                            { name: "User", wide: true, cell: (client) => client.user || <small>anonymous</small> },
+                            { name: "Address", wide: true, cell: (client) => client.address },
+                            { name: "Since", wide: true, cell: (client) => client.sinceUnixMs > 0n && time(client.sinceUnixMs) },
+                            { name: "Waiting", number: true, cell: (client) => count(client.waiting) },
+                            { name: "Actions", wide: true, cell: (client) => <Drop client={client} done={refresh} /> },
+                        ]}
+                    />
+                )}
+                <Pages place={pages} last={data?.clients.at(-1)?.id} more={data?.more ?? false} />
+            </Card>
+        </>
+    );
+}
+
+function Drop(props: { client: Client; done: () => void }) {
+    const { client, done } = props;
+    if (!may("operate")) return null;
+    const drop = async (forget: boolean) => {
+        await messages.dropClient({ id: client.id, forget });
+        done();
+    };
+    return (
+        <span class="actions">
+            {client.connected && (
+                <Action run={() => drop(false)} confirm={`End the connection of ${client.id}? It may connect again.`} danger>
+                    Drop
+                </Action>
+            )}
+            <Action run={() => drop(true)} confirm={`Forget the session of ${client.id}, with its subscriptions and ${count(client.waiting)} messages that wait?`} danger>
+                {client.connected ? "Drop and forget" : "Forget"}
+            </Action>
+        </span>
+    );
+}
+
+function One(props: { id: string }) {
+    const { id } = props;
+    const { data, error, refresh } = useLive((signal) => messages.getClient({ id }, { signal }), [id]);
+    const back = (
+        <p>
+            <a href={href("messages", ["clients"])}>All clients</a>
+        </p>
+    );
+    if (!data || error) {
+        return (
+            <>
+                {back}
+                <Empty error={error} loading />
+            </>
+        );
+    }
+    // A client without a session that lasts is gone with its connection.
+    const dropped = async () => {
+        const rest = await messages.getClient({ id }).catch(() => undefined);
+        if (rest) refresh();
+        else go("messages", ["clients"]);
+    };
+    return (
+        <>
+            {back}
+            <Card title={data.id} actions={<Drop client={data} done={() => void dropped()} />}>
+                <dl class="figures">
+                    <Figure name="State" value={<State client={data} />} note={data.sinceUnixMs > 0n && `since ${time(data.sinceUnixMs)}`} />
+                    <Figure name="Waiting" value={count(data.waiting)} note="messages" />
+                    <Figure name="In flight" value={count(data.inFlight)} note="not acknowledged" />
+                    <Figure name="Subscriptions" value={count(data.subscriptions)} />
+                </dl>
+                <dl class="pairs">
+                    <dt>User</dt>
+                    <dd>{data.user || "anonymous"}</dd>
+                    {data.connected && <dt>Address</dt>}
+                    {data.connected && (
+                        <dd>
+                            {data.address}, MQTT {data.version} over {data.transport}
+                        </dd>
+                    )}
+                </dl>
+            </Card>
+            <Card title="Subscriptions" actions={data.filters.length < data.subscriptions && <small>the first {count(data.filters.length)}</small>}>
+                {data.filters.length === 0 ? (
+                    <Empty>It subscribes to nothing.</Empty>
+                ) : (
+                    <Table
+                        label="Subscriptions"
+                        rows={data.filters}
+                        id={(one) => one.filter}
+                        columns={[
+                            { name: "Filter", cell: (one) => <a href={href("messages", ["watch"], { filter: one.filter })}>{one.filter}</a> },
+                            { name: "QoS", number: true, cell: (one) => one.qos },
+                        ]}
+                    />
+                )}
+            </Card>
+        </>
+    );
+}

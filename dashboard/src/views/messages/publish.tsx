@@ -1,0 +1,55 @@
+// Publishes a message, as a client of MQTT would.
+import { useState } from "preact/hooks";
+import { messages } from "../../connection";
+import { count } from "../../format";
+import { Card } from "../../parts/basics";
+import { Field, type Fields, Form } from "../../parts/form";
+import { href } from "../../router";
+
+export function Publish(props: { topic: string }) {
+    const [sent, setSent] = useState<{ topic: string; subscribers: bigint }>();
+    const send = async (text: Fields) => {
+        setSent(undefined);
+        const topic = text("topic");
+        const { subscribers } = await messages.publish({
+            topic,
+            payload: new TextEncoder().encode(text("payload")),
+            qos: Number(text("qos")),
+            retain: text("retain") === "on",
+            contentType: text("type").trim(),
+        });
+        setSent({ topic, subscribers });
+    };
+    return (
+        <Card title="Publish a message">
+            <Form label="Publish" send={send} keep primary>
+                <div class="fields">
+                    <Field name="topic" label="Topic" value={props.topic} required />
+                    <label>
+                        QoS
+                        <select name="qos">
+                            <option value="0">0: at most once</option>
+                            <option value="1">1: at least once</option>
+                            <option value="2">2: exactly once</option>
+                        </select>
+                    </label>
+                    <Field name="type" label="Content type" placeholder="application/json" />
+                </div>
+                <label>
+                    Payload
+                    <textarea name="payload" rows={6} spellcheck={false} />
+                </label>
+                <label class="inline">
+                    <input type="checkbox" name="retain" />
+                    Retain it for later subscribers
+                </label>
+            </Form>
+            {sent && (
+                <p role="status">
+                    Published: it went to {count(sent.subscribers)} {sent.subscribers === 1n ? "subscription" : "subscriptions"}.{" "}
+                    <a href={href("messages", ["topics"], { topic: sent.topic })}>Show the topic</a>
+                </p>
+            )}
+        </Card>
+    );
+}

@@ -1,0 +1,219 @@
+// Topics with their rates: a tree that unfolds level by level, or what a search finds; and one topic with its last message.
+import { useEffect, useRef, useState } from "preact/hooks";
+import type { Level, ListTopicsResponse, Topic } from "../../api/edgefaas/messages/v1/messages_pb";
+import { may, messages } from "../../connection";
+import { bytes, clock, count, rate } from "../../format";
+import { useLive, useStream } from "../../live";
+import { Badge, Card, Empty, Figure, Table } from "../../parts/basics";
+import { type Form, FormChoice, Payload, payloadText } from "../../parts/payload";
+import { Pages, Search, usePages } from "../../parts/search";
+import { href, place } from "../../router";
+
+/** Topics on one page, and levels of a branch at first. */
+const PAGE = 100;
+/** Levels of one branch that the node lists. */
+const MAX_LEVELS = 1000;
+/** Branches that are open at a time: each is a question to the node every 2 seconds. */
+const MAX_OPEN = 30;
+/** Characters of a last value in a list. */
+const SHORT = 60;
+
+export function Topics() {
+    const [search, setSearch] = useState("");
+    const topic = place.value.query.get("topic") ?? "";
+    return (
+        <>
+            {topic && <One key={topic} name={topic} />}
+            <div class="search">
+                <Search label="Search in the topics" placeholder="a part of a name" text={search} change={setSearch} />
+            </div>
+            {search ? <Found search={search} /> : <Tree />}
+        </>
+    );
+}
+
+/** What the node counts, and what it leaves out. */
+function Total(props: { answer: ListTopicsResponse }) {
+    const { total, leftOut } = props.answer;
+    return (
+        <small>
+            {count(total)} {total === 1n ? "topic" : "topics"}
+            {leftOut > 0n && <span class="warn">, {count(leftOut)} more than the node counts</span>}
+        </small>
+    );
+}
+
+function lastText(topic: Topic): string {
+    if (!topic.last) return "";
+    const text = payloadText(topic.last.payload.subarray(0, 4 * SHORT), "auto", true).replace(/\s+/g, " ");
+    return text.length > SHORT ? `${text.slice(0, SHORT)}…` : text;
+}
+
+function Found(props: { search: string }) {
+    const { search } = props;
+    const pages = usePages([search]);
+    const { data, error } = useLive((signal) => messages.listTopics({ search, after: pages.after, limit: PAGE }, { signal }), [search, pages.after]);
+    return (
+        <Card title="Topics found" actions={data && <Total answer={data} />}>
+            {!data || error ? (
+                <Empty error={error} loading />
+            ) : data.topics.length === 0 ? (
+                <Empty>No topic has this text in its name.</Empty>
+            ) : (
+                <Table
+                    label="Topics found"
+                    rows={data.topics}
+                    id={(topic) => topic.name}
+                    columns={[
+                        { name: "Topic", cell: (topic) => <a href={href("messages", ["topics"], { topic: topic.name })}>{topic.name}</a> },
+                        { name: "Rate", number: true, cell: (topic) => rate(topic.rate) },
+                        { name: "Messages", number: true, wide: true, cell: (topic) => count(topic.messages) },
+                        { name: "Last", wide: true, cell: lastText },
+                        { name: "Retained", number: true, wide: true, cell: (topic) => topic.retainedBytes !== undefined && bytes(topic.retainedBytes) },
+                    ]}
+                />
+            )}
+            <Pages place={pages} last={data?.topics.at(-1)?.name} more={data?.more ?? false} />
+        </Card>
+    );
+}
+
+/** The open branches by the topic above them, in the order in which they were opened, with the number of levels to ask for. */
+type Open = ReadonlyMap<string, number>;
+type Branches = Map<string, ListTopicsResponse>;
+
+function Tree() {
+    const [open, setOpen] = useState<Open>(new Map([["", PAGE]]));
+    const wanted = useRef(open);
+    const load = async (signal: AbortSignal): Promise<Branches> => {
+        const branches: Branches = new Map();
+        for (const [parent, limit] of wanted.current) {
+            branches.set(parent, await messages.listTopics({ branch: { parent }, limit }, { signal }));
+        }
+        return branches;
+    };
+    const { data, error, refresh } = useLive(load, []);
+    useEffect(() => {
+        wanted.current = open;
+        refresh();
+    }, [open]);
+    const change = (parent: string, limit: number | undefined) => {
+        const next = new Map(open);
+        if (limit === undefined) next.delete(parent);
+        else next.set(parent, limit);
+        const oldest = [...next.keys()].find((one) => one !== "");
+        if (next.size > MAX_OPEN && oldest !== undefined) next.delete(oldest);
+        setOpen(next);
+    };
+    const top = data?.get("");
+    return (
+        <Card title="Topics" actions={top && <Total answer={top} />}>
+            {error && <Empty error={error} />}
+            {!data || !top ? (
+                <Empty error={error} loading />
+            ) : top.levels.length === 0 ? (
+                <Empty>No topic has a retained message, and none had a message since this page is open.</Empty>
+            ) : (
+                <div class="tree">
+                    <Branch parent="" isTop branches={data} open={open} change={change} />
+                </div>
+            )}
+        </Card>
+    );
+}
+
+interface BranchProps {
+    parent: string;
+    isTop?: boolean;
+    branches: Branches;
+    open: Open;
+    change: (parent: string, limit: number | undefined) => void;
+}
+
+function Branch(props: BranchProps) {
+    const { parent, isTop, branches, open, change } = props;
+    const branch = branches.get(parent);
+    const limit = open.get(parent) ?? PAGE;
+    if (!branch) return <Empty loading />;
+    return (
+        <>
+            <ul>
+                {branch.levels.map((level) => (
+                    <Row key={level.name} level={level} name={isTop ? level.name : `${parent}/${level.name}`} {...{ branches, open, change }} />
+                ))}
+            </ul>
+            {branch.more && limit < MAX_LEVELS && (
+                <button type="button" onClick={() => change(parent, Math.min(limit * 3, MAX_LEVELS))}>
+                    Show more {isTop ? "levels" : `under ${parent}`}
+                </button>
+            )}
+            {branch.more && limit >= MAX_LEVELS && <Empty>There are more than {count(MAX_LEVELS)}: the search finds them.</Empty>}
+        </>
+    );
+}
+
+function Row(props: { level: Level; name: string; branches: Branches; open: Open; change: BranchProps["change"] }) {
+    const { level, name, open, change } = props;
+    const isOpen = open.has(name);
+    // The topic with an empty name has no address of its own in the tree.
+    const canOpen = name !== "" && (level.topics > 1n || !level.topic);
+    const shown = level.name || "(empty)";
+    return (
+        <li>
+            <div class="level">
+                {canOpen ? (
+                    <button type="button" aria-expanded={isOpen} aria-label={`${isOpen ? "Fold" : "Unfold"} ${name}`} onClick={() => change(name, isOpen ? undefined : PAGE)}>
+                        {isOpen ? "▾" : "▸"}
+                    </button>
+                ) : (
+                    <span class="leaf" aria-hidden="true" />
+                )}
+                <span class="name">{level.topic ? <a href={href("messages", ["topics"], { topic: name })}>{shown}</a> : shown}</span>
+                <span class="last">{level.topic && lastText(level.topic)}</span>
+                {canOpen && <small>{count(level.topics)} topics</small>}
+                <span class="number">{rate(level.rate)}</span>
+            </div>
+            {isOpen && canOpen && <Branch parent={name} branches={props.branches} open={open} change={change} />}
+        </li>
+    );
+}
+
+/** The last message of a topic, as it arrives. */
+function One(props: { name: string }) {
+    const { name } = props;
+    const [form, setForm] = useState<Form>("auto");
+    const [arrived, setArrived] = useState<Topic["last"]>();
+    const { data, error } = useLive((signal) => messages.listTopics({ filter: name, limit: 1 }, { signal }), [name]);
+    const lost = useStream((signal) => messages.subscribe({ filter: name, retained: true }, { signal, timeoutMs: 0 }), setArrived, [name]);
+    const topic = data?.topics[0];
+    const listed = topic?.last;
+    // The list has the beginning of a message only; the subscription may have begun after it.
+    const last = arrived && (!listed || arrived.unixMs >= listed.unixMs) ? arrived : listed;
+    return (
+        <Card
+            title={name}
+            class="topic"
+            actions={
+                <>
+                    <FormChoice form={form} change={setForm} />
+                    <a href={href("messages", ["watch"], { filter: name })}>Watch</a>
+                    {may("operate") && <a href={href("messages", ["publish"], { topic: name })}>Publish</a>}
+                    <a href={href("messages", ["topics"])}>Close</a>
+                </>
+            }
+        >
+            {(error ?? lost) && <Empty error={error ?? lost} />}
+            <dl class="figures">
+                <Figure name="Rate" value={rate(topic?.rate ?? 0)} note={`${count(topic?.messages ?? 0n)} messages since the node counts`} />
+                <Figure name="Last" value={last ? clock(last.unixMs) : "none yet"} note={last && `QoS ${last.qos}, ${bytes(last.payloadBytes)}`} />
+                <Figure name="Retained" value={topic?.retainedBytes === undefined ? "no" : bytes(topic.retainedBytes)} />
+            </dl>
+            {last && (
+                <div class="outcome">
+                    {last.contentType && <Badge tone="quiet">{last.contentType}</Badge>}
+                    <Payload data={last.payload} total={last.payloadBytes} form={form} />
+                </div>
+            )}
+        </Card>
+    );
+}

@@ -1,0 +1,40 @@
+import { deploy } from "./app";
+import { checkAccessibility, expect, picture, signIn, test } from "./fixtures";
+
+test("warnings say what to do and lead to the function, and charts and events come", async ({ page, node }) => {
+    // A secret that is not set is a warning.
+    const manifest = `app = "plant"\n\n[functions.greet]\nmain = "greet.js"\nsecrets = ["key"]\npermissions = { objects = ["counts"] }\n`;
+    await deploy(node, { "edgefaas.toml": manifest });
+    await node.cli(["invoke", "greet", "-d", "ada"]).catch(() => undefined);
+    await signIn(page, node);
+    const warnings = page.locator(".card.warnings");
+    await expect(warnings).toContainText("greet");
+    await expect(warnings).toContainText("edgefaas secrets set");
+    await expect(warnings).toContainText("Since ");
+    const events = page.getByRole("list", { name: "Recent events" });
+    await expect(events).toContainText("start");
+    await expect(events).toContainText("plant");
+    await expect(events).toContainText("warning");
+    const chart = page.locator(".chart").first();
+    await expect(chart.locator("canvas")).toBeVisible();
+    await expect(page.getByRole("row", { name: /of the node/ })).toContainText("MB");
+    await expect(page.locator(".chart")).not.toHaveCount(0);
+    await checkAccessibility(page);
+    await picture(page, "overview");
+    await page.getByRole("button", { name: "Last week" }).click();
+    await expect(page.getByRole("button", { name: "Last week" })).toHaveAttribute("aria-pressed", "true");
+    await warnings.getByRole("link", { name: "greet" }).click();
+    await expect(page.getByRole("heading", { level: 1 })).toHaveText("Functions");
+});
+
+test("only new samples are asked for", async ({ page, node }) => {
+    const sizes: number[] = [];
+    page.on("request", (request) => {
+        if (request.url().endsWith("History/Get")) sizes.push(request.postDataBuffer()?.length ?? 0);
+    });
+    await signIn(page, node);
+    await expect(page.locator(".chart canvas").first()).toBeVisible();
+    // An empty request has the five bytes of its frame; a later one has the time of the last sample.
+    await expect.poll(() => sizes.length > 1 && sizes.at(-1) !== 5).toBe(true);
+    expect(sizes[0]).toBe(5);
+});
