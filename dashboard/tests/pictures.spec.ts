@@ -67,7 +67,7 @@ async function goTo(page: Page, node: Node, path: string) {
     await expect(page.locator("[aria-busy]")).toHaveCount(0);
 }
 
-test.use({ viewport: { width: 1000, height: 720 } });
+test.use({ viewport: { width: 880, height: 600 } });
 
 test("pictures of the documentation", async ({ page, node }) => {
     test.setTimeout(300_000);
@@ -96,7 +96,7 @@ test("pictures of the documentation", async ({ page, node }) => {
         await keep(page, "overview");
         await page.setViewportSize({ width: 360, height: 740 });
         await keep(page, "phone");
-        await page.setViewportSize({ width: 1000, height: 720 });
+        await page.setViewportSize({ width: 880, height: 600 });
         await goTo(page, node, "messages");
         await page.getByRole("button", { name: "Unfold greenhouse", exact: true }).click();
         for (const house of ["north", "south"]) await page.getByRole("button", { name: `Unfold greenhouse/${house}` }).click();
@@ -110,7 +110,7 @@ test("pictures of the documentation", async ({ page, node }) => {
         await page.getByRole("region", { name: "Dead invocations" }).getByRole("link").first().click();
         await expect(page.getByRole("heading", { name: "Event" })).toBeVisible();
         await keep(page, "invocations");
-        await page.setViewportSize({ width: 1000, height: 1000 });
+        await page.setViewportSize({ width: 880, height: 960 });
         await goTo(page, node, "workflows/of/watering");
         await expect(page.locator(".graph .count")).toHaveText("3 active");
         await keep(page, "workflows");
