@@ -6,7 +6,7 @@
 //! k HASH                  Reserved: the invocation of an idempotency key
 //! e FINISHED ID [NAME]    Expiry: an outcome, in the order in which outcomes expire
 //! h FINISHED ID NAME      Expiry of a record that is kept for lists only
-//! d FINISHED ID FUNCTION  Dead: an invocation that failed for good, with its event
+//! u FINISHED ID FUNCTION  Dead: an invocation that failed for good, with its event
 //! ```
 //!
 //! An expiry with NAME is that of an external invocation: the name of what ran.
@@ -32,7 +32,7 @@ pub const KNOWN: u8 = b'i';
 pub const RESERVED: u8 = b'k';
 pub const EXPIRY: u8 = b'e';
 pub const LISTED_EXPIRY: u8 = b'h';
-pub const DEAD: u8 = b'd';
+pub const DEAD: u8 = b'u';
 
 /// Digest of an idempotency key, or of the request that it was used with.
 pub type Digest = [u8; 16];

@@ -60,6 +60,8 @@ async fn samples_are_kept_over_a_restart() {
     let later = in_time(history.get(later)).await.unwrap().into_inner();
     assert_eq!((later.step_ms, &later.samples[..hour.len() - 1]), (5_000, &hour[1..]));
 
+    // It has the store.
+    drop(time);
     // Its clock is behind the samples: it does not replace them.
     let node = TestNode::start_in(node.stop().await, |_| {}).await.expect("it starts again");
     let mut history = node.history().await;

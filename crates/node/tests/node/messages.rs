@@ -9,7 +9,7 @@ use http_body_util::Full;
 use prost::Message;
 use rumqttc::v5::mqttbytes::QoS;
 use rumqttc::v5::mqttbytes::v5::{DisconnectReasonCode, LastWill};
-use rumqttc::v5::{Event, Incoming};
+use rumqttc::v5::{ConnectionError, StateError};
 use tonic::Code;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
@@ -74,8 +74,10 @@ async fn clients_are_listed_shown_dropped_and_forgotten() {
     let reason = in_time(async {
         loop {
             match pump.events.poll().await {
-                Ok(Event::Incoming(Incoming::Disconnect(disconnect))) => break disconnect.reason_code,
                 Ok(_) => {}
+                Err(ConnectionError::MqttState(StateError::ServerDisconnect { reason_code, .. })) => {
+                    break reason_code;
+                }
                 Err(error) => panic!("no DISCONNECT before {error}"),
             }
         }

@@ -62,7 +62,8 @@ pub(super) async fn publish(
 
 fn message_of(request: proto::PublishRequest, max_bytes: usize) -> Result<Message, Status> {
     let proto::PublishRequest { topic, payload, qos, retain, content_type } = request;
-    let topic = TopicName::new(topic).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let topic = TopicName::new(topic.clone())
+        .map_err(|error| Status::invalid_argument(format!("`{topic}`: {error}")))?;
     let qos = match qos {
         0 => QoS::AtMostOnce,
         1 => QoS::AtLeastOnce,
