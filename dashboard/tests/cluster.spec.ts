@@ -3,7 +3,7 @@ import { checkAccessibility, expect, picture, signIn, test } from "./fixtures";
 import { Node } from "./node";
 
 test("members of a cluster are shown with their revisions, and a member that is away", async ({ page, node }) => {
-    const south = await Node.start("", ["--p2p", "127.0.0.1:0"]);
+    const south = await Node.start();
     try {
         await node.cli(["cluster", "init", "--name", "north"]);
         const token = (await node.cli(["cluster", "token"])).trim().split(/\s+/).find((word) => word.startsWith("efj"));

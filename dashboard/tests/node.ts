@@ -45,6 +45,7 @@ export class Node {
                 "run",
                 ...["--data-dir", this.dataDir, "--config", join(this.home, "node.toml")],
                 ...["--http", address(this.http), "--mqtt", address(this.mqtt), "--control", address(this.url)],
+                ...["--p2p", "127.0.0.1:0"],
                 ...this.options,
             ],
             { stdio: ["ignore", "pipe", "pipe"] },
