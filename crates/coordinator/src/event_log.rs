@@ -541,15 +541,17 @@ impl Coordinator {
                 let text = text
                     .ok_or_else(|| RecoverError::MissingDefinition { workflow: start.workflow.clone() })?;
                 let text = String::from_utf8_lossy(text);
-                let permissions =
-                    self.registry.routes().workflow(&start.workflow).map(|now| now.permissions.clone());
+                let now = self.registry.routes().workflow(&start.workflow).cloned();
+                let permissions = now.as_ref().map(|now| now.permissions.clone());
                 let app: Arc<str> = start.app.as_str().into();
                 let file = format!("{} (as it was)", start.workflow);
                 let workflow = LiveWorkflow::compile(&app, &file, &text, permissions.unwrap_or_default());
-                let workflow = Arc::new(workflow.map_err(|error| RecoverError::Definition {
+                let mut workflow = workflow.map_err(|error| RecoverError::Definition {
                     workflow: start.workflow.clone(),
                     error: Box::new(error),
-                })?);
+                })?;
+                workflow.keep_figures(now.as_deref());
+                let workflow = Arc::new(workflow);
                 live.insert(start.digest, workflow.clone());
                 workflow
             }

@@ -123,7 +123,7 @@ export function Action(props: {
                     {props.details}
                     <div class="actions">
                         <button type="button" onClick={() => setState("idle")}>
-                            Cancel
+                            Go back
                         </button>
                         <button type="button" class={props.danger ? "danger" : "primary"} onClick={run}>
                             {props.children}

@@ -4,7 +4,7 @@ import { type Invocation, State } from "../api/edgefaas/invocations/v1/invocatio
 import { control, invocations, may } from "../connection";
 import { bytes, count, time } from "../format";
 import { useLive } from "../live";
-import { Action, Badge, Card, Empty, Figure, Table, type Tone, Value } from "../parts/basics";
+import { Action, Badge, Card, Empty, Failure, Figure, Table, type Tone, Value } from "../parts/basics";
 import { type Form, FormChoice, Payload } from "../parts/payload";
 import { Pages, usePages } from "../parts/search";
 import { Tabs } from "../parts/tabs";
@@ -75,7 +75,7 @@ function All(props: { dead: boolean; of: string }) {
                 {dead && data && data.deadDropped > 0n && (
                     <p class="warn">{count(data.deadDropped)} older ones were given up for want of room since the start of the node.</p>
                 )}
-                {!data || error ? (
+                {!data ? (
                     <Empty error={error} loading />
                 ) : data.invocations.length === 0 ? (
                     <Empty>{dead ? "No durable invocation has failed for good." : "No durable invocation waits, runs or is tried again."}</Empty>
@@ -97,6 +97,7 @@ function All(props: { dead: boolean; of: string }) {
                         ]}
                     />
                 )}
+                {data && <Failure text={error} />}
                 <Pages place={pages} last={data?.next} more={(data?.next ?? "") !== ""} />
             </Card>
         </>

@@ -25,7 +25,10 @@ pub async fn run(args: &Publish, global: &Global) -> anyhow::Result<()> {
         Format::Json => output::json(&json!({ "topic": args.topic, "subscribers": subscribers })),
         Format::Table => {
             let subscriptions = if subscribers == 1 { "subscription" } else { "subscriptions" };
-            output::text(&format!("{} went to {subscribers} {subscriptions}\n", output::line(&args.topic)))
+            output::text(&format!(
+                "{} went to {subscribers} {subscriptions}, beside the functions and workflows that it starts\n",
+                output::line(&args.topic)
+            ))
         }
     }
 }

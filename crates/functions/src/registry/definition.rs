@@ -37,8 +37,8 @@ pub struct LiveWorkflow {
     pub order: LiveOrder,
     /// The owner of its outgoing requests.
     pub caller: Caller,
-    /// Its metrics.
-    pub figures: WorkflowFigures,
+    /// Its metrics, also those of earlier revisions whose instances go on.
+    pub figures: Arc<WorkflowFigures>,
     /// True if the events that start it are evaluated in a lane of its own.
     pub needs_lane: bool,
     /// Warnings of the compiler.
@@ -56,7 +56,7 @@ pub struct LiveOrder {
     pub succession: Succession,
 }
 
-/// Counters of the instances of a workflow since it was deployed.
+/// Counters of the instances of a workflow since the start of the node. A new revision goes on with those of the one before.
 #[derive(Default)]
 #[allow(missing_docs)]
 pub struct WorkflowFigures {
@@ -226,10 +226,17 @@ impl LiveWorkflow {
             program: Arc::new(program),
             permissions,
             order: LiveOrder::default(),
-            figures: WorkflowFigures::default(),
+            figures: Arc::default(),
             warnings,
             refusal,
         })
+    }
+
+    /// Goes on with the figures of another revision of the same workflow.
+    pub fn keep_figures(&mut self, before: Option<&Self>) {
+        if let Some(before) = before.filter(|before| before.app == self.app) {
+            self.figures = before.figures.clone();
+        }
     }
 
     /// Sets the order of its instances.

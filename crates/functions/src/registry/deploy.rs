@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use edgefaas_isolates::{FunctionSource, LogLevel};
-use edgefaas_manifest::{FILE_NAME, Manifest, NodeSelection};
+use edgefaas_manifest::{FILE_NAME, Manifest, NodeSelection, is_name};
 use edgefaas_state::store::{Batch, Durability};
 
 use super::app_records::{self, AppRecord, Code, FORMAT, Reach, Revision};
@@ -186,7 +186,7 @@ impl Registry {
         let Incoming { manifest, mut revision, sources, strict, aim } = incoming;
         dry_run::compile_in_child(self.dry_run.as_ref(), &revision.workflows).await?;
         let workflows = std::mem::take(&mut revision.workflows);
-        let (mut manifest, workflows, live_workflows) = compile_workflows(manifest, workflows).await?;
+        let (mut manifest, workflows, mut live_workflows) = compile_workflows(manifest, workflows).await?;
         revision.workflows = workflows;
         self.check_memory(&manifest, &revision)?;
         let lowered = self.memory_limits.lower(&mut manifest);
@@ -194,6 +194,10 @@ impl Registry {
         let _changing = self.changing.lock().await;
         let routes = self.routes.load_full();
         check_names(&manifest, &live_workflows, &routes)?;
+        for workflow in live_workflows.iter_mut().filter_map(Arc::get_mut) {
+            let before = routes.workflow(&workflow.name).cloned();
+            workflow.keep_figures(before.as_deref());
+        }
         let (mut refused, mut warnings) = check_calls(&manifest, &live_workflows, &routes);
         refused.extend(check_topics(&live_workflows));
         match &aim {
@@ -375,6 +379,10 @@ impl Registry {
     pub async fn remove(&self, name: &str, scope: &Scope) -> Result<Vec<String>, DeployError> {
         let _changing = self.changing.lock().await;
         let routes = self.routes.load_full();
+        // No app has another name; the store could not look for it.
+        if !is_name(name) {
+            find_app(&routes, name)?;
+        }
         let known = cluster_apps::cluster_app(self.store.objects(), name)?;
         let known = known.filter(|known| known.winner.revision.is_some());
         let mut batch = Batch::default();

@@ -8,7 +8,7 @@ use edgefaas_crdt::FieldType;
 use edgefaas_functions::registry::LiveFunction;
 use edgefaas_isolates::{CronTick, Event, HttpRequest, MqttMessage, ObjectChange, Trigger};
 use edgefaas_manifest::{self as manifest, CronError, parse_cron};
-use edgefaas_state::objects::{FieldKey, Objects, json_of_value};
+use edgefaas_state::objects::{FieldKey, Objects, json_of_value, name_error};
 use edgefaas_state::store::StoreError;
 use http::{HeaderName, HeaderValue, Method};
 use serde_json::{Value, json};
@@ -40,6 +40,8 @@ pub(super) enum EventError {
         "{schedule:?} is not a schedule: {error}; for example, --cron '*/5 * * * *' is every 5 minutes"
     )]
     Schedule { schedule: String, error: CronError },
+    #[error("{problem}")]
+    Name { problem: String },
     #[error("the new value of the field is not JSON: {0}")]
     Value(serde_json::Error),
     #[error(
@@ -126,6 +128,10 @@ fn object(
     objects: &Objects,
 ) -> Result<Event, EventError> {
     let ObjectEvent { object, field } = change;
+    let problem = name_error("object", &object).or_else(|| name_error("field", &field));
+    if let Some(problem) = problem {
+        return Err(EventError::Name { problem });
+    }
     let key = FieldKey::new(&function.app, &object, &field);
     let stored = objects
         .read(&key, |field| field.map(|field| (field.field_type(), json_of_value(&field.value()))))?;

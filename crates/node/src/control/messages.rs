@@ -4,6 +4,7 @@ mod clients;
 mod permissions;
 mod publish;
 mod retained;
+mod slots;
 mod subscription;
 mod topic_watch;
 mod topics;
@@ -15,12 +16,12 @@ use edgefaas_api::messages as proto;
 use edgefaas_api::messages::messages_server::{Messages, MessagesServer};
 use edgefaas_broker::TopicFilter;
 use futures_util::Stream;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
 use self::permissions::Permissions;
+use self::slots::{MAX_OF_USER, MAX_SUBSCRIPTIONS, Slots};
 use self::topic_watch::WatchedTopics;
 use super::caller::stream_end;
 use super::dependencies::ControlParts;
@@ -29,8 +30,6 @@ use super::dependencies::ControlParts;
 const DEFAULT_ENTRIES: usize = 100;
 /// Maximum length of a list.
 const MAX_ENTRIES: usize = 1000;
-/// Maximum number of subscriptions at a time.
-const MAX_SUBSCRIPTIONS: usize = 16;
 /// Topics that a list visits under one lock.
 const SLICE: usize = 256;
 /// Bytes of a payload in a list.
@@ -43,8 +42,8 @@ pub(super) fn service(
 ) -> MessagesServer<MessagesService> {
     let message_bytes = parts.facts.plan.message_bytes();
     let topics = WatchedTopics::new(parts.broker.clone(), cancel.clone());
-    let subscriptions = Arc::new(Semaphore::new(MAX_SUBSCRIPTIONS));
-    MessagesServer::new(MessagesService { parts, cancel, tasks, topics: Arc::new(topics), subscriptions })
+    let slots = Slots::new();
+    MessagesServer::new(MessagesService { parts, cancel, tasks, topics: Arc::new(topics), slots })
         .max_decoding_message_size(message_bytes)
         .max_encoding_message_size(message_bytes)
 }
@@ -54,8 +53,8 @@ pub(super) struct MessagesService {
     cancel: CancellationToken,
     tasks: TaskTracker,
     topics: Arc<WatchedTopics>,
-    /// One permit for each subscription.
-    subscriptions: Arc<Semaphore>,
+    /// Of subscriptions.
+    slots: Slots,
 }
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -86,14 +85,15 @@ impl Messages for MessagesService {
     async fn subscribe(&self, request: Request<proto::SubscribeRequest>) -> Answer<Self::SubscribeStream> {
         let permissions = Permissions::of(&request, self.parts.access.access())?;
         let end = stream_end(request.extensions(), &self.cancel);
-        let Ok(permit) = self.subscriptions.clone().try_acquire_owned() else {
+        let Some(slot) = self.slots.take(permissions.user()) else {
             return Err(Status::resource_exhausted(format!(
-                "the control API has its maximum of {MAX_SUBSCRIPTIONS} subscriptions; end one of them, or use an MQTT client"
+                "the control API has its maximum of {MAX_SUBSCRIPTIONS} subscriptions, or this user has {MAX_OF_USER}; end one of them, \
+                 or use an MQTT client"
             )));
         };
         let proto::SubscribeRequest { filter, retained } = request.into_inner();
         let wanted = subscription::Wanted { filter, retained, permissions };
-        let messages = subscription::open(&self.parts.broker, wanted, permit, end).await?;
+        let messages = subscription::open(&self.parts.broker, wanted, slot, end).await?;
         Ok(Response::new(Box::pin(messages)))
     }
 

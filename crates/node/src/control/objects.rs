@@ -14,7 +14,7 @@ use edgefaas_crdt::{ApplyError, Field, FieldType, Operation, Value};
 use edgefaas_manifest::{glob_error, is_name};
 use edgefaas_state::objects::{
     ArchiveError, ArchiveReader, ArchiveWriter, CLUSTER_APP, FieldKey, FieldRefused, MAX_FIELDS_PER_OBJECT,
-    MAX_PATH, MAX_VALUE_BYTES, NO_BOUNDED_IN_MAP, WatchScope, json_of_value, name_error,
+    MAX_NAME_BYTES, MAX_PATH, MAX_VALUE_BYTES, NO_BOUNDED_IN_MAP, WatchScope, json_of_value, name_error,
 };
 use edgefaas_state::store::{Batch, CommitError, Durability, StoreError};
 use futures_util::Stream;
@@ -140,6 +140,11 @@ impl Objects for ObjectsService {
     async fn list(&self, request: Request<proto::ListRequest>) -> Answer<proto::ListResponse> {
         let proto::ListRequest { app, after_app, after_object, limit } = request.into_inner();
         check_app(&app)?;
+        // They need not exist, nor be valid names, but the store has a limit for keys.
+        if after_app.len().max(after_object.len()) > MAX_NAME_BYTES {
+            let message = format!("`after_app` and `after_object` have at most {MAX_NAME_BYTES} bytes");
+            return Err(refused(Code::InvalidArgument, "BAD_NAME", message));
+        }
         let limit = if limit == 0 { LIST_OBJECTS } else { (limit as usize).min(LIST_OBJECTS) };
         let objects = self.parts.store.objects().clone();
         let listed = self.tasks.spawn_blocking(move || {

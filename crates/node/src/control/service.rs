@@ -97,7 +97,8 @@ impl ControlService {
     fn app_with(&self, app: &LiveApp, retryable: &[Arc<LiveWorkflow>]) -> proto::App {
         let durable = &self.parts.durable;
         let count = |live: &LiveWorkflow| {
-            retryable.iter().filter(|workflow| std::ptr::eq(&***workflow, live)).count() as u64
+            let is_same = |workflow: &&Arc<LiveWorkflow>| Arc::ptr_eq(&workflow.figures, &live.figures);
+            retryable.iter().filter(is_same).count() as u64
         };
         convert::app(app, |function| durable.pending(function), count)
     }

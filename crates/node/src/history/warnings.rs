@@ -239,9 +239,10 @@ fn disk(facts: &Facts) -> Option<Warning> {
 }
 
 fn memory(facts: &Facts) -> Option<Warning> {
-    let withheld_bytes = facts.guests.withheld_bytes;
-    let short = facts.memory.filter(|level| level.available_bytes < level.limit_bytes / SHORT);
-    if short.is_none() && withheld_bytes == 0 {
+    let GuestMemoryReading { withheld_bytes, waiting, .. } = facts.guests;
+    let is_short = facts.memory.is_some_and(|level| level.available_bytes < level.limit_bytes / SHORT);
+    // Memory is withheld from functions as soon as other programs have some of it. That alone stops nothing.
+    if !is_short && waiting == 0 {
         return None;
     }
     let mut text = match facts.memory {
@@ -253,7 +254,7 @@ fn memory(facts: &Facts) -> Option<Warning> {
     if withheld_bytes > 0 {
         text += &format!(", {} are withheld from functions", ByteSize(withheld_bytes));
     }
-    let severity = match facts.guests.waiting {
+    let severity = match waiting {
         0 => Severity::Caution,
         waiting => {
             text += &format!(", {waiting} invocations wait for memory");

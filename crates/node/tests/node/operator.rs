@@ -99,6 +99,12 @@ async fn a_graph_has_the_instances_that_failed_at_a_task() {
         node.invoke("breaks", "{}").await;
     }
     graph_with(&mut node, "breaks", "burst", (0, 2)).await;
+    // A new revision goes on with the figures, and its instances are those of the workflow.
+    deploy_flows(&mut node, "a", &[("breaks", FAILS.replace("n: 1", "n: 2"))]).await;
+    graph_with(&mut node, "breaks", "burst", (0, 2)).await;
+    let apps = node.control.list(proto::ListRequest::default()).await.unwrap().into_inner().apps;
+    let workflow = &apps[0].workflows[0];
+    assert_eq!((workflow.started, workflow.faulted, workflow.retryable, workflow.live), (2, 2, 2, 0));
 }
 
 #[tokio::test]

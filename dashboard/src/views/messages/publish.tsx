@@ -46,7 +46,7 @@ export function Publish(props: { topic: string }) {
             </Form>
             {sent && (
                 <p role="status">
-                    Published: it went to {count(sent.subscribers)} {sent.subscribers === 1n ? "subscription" : "subscriptions"}.{" "}
+                    Published: it went to {count(sent.subscribers)} {sent.subscribers === 1n ? "subscription" : "subscriptions"}, beside the functions and workflows that it starts.{" "}
                     <a href={href("messages", ["topics"], { topic: sent.topic })}>Show the topic</a>
                 </p>
             )}

@@ -8,13 +8,14 @@ use edgefaas_broker::{Broker, TopicFilter};
 use edgefaas_platform::Clock;
 use futures_util::{Stream, stream};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 use ulid::Ulid;
 
 use super::permissions::Permissions;
+use super::slots::Slot;
 use crate::access::CONTROL_CLIENTS;
 use crate::bridge::local_subscription::{LocalSubscription, Received, SubscriptionOptions};
 
@@ -60,14 +61,14 @@ struct Reading {
     reported: u64,
     end: CancellationToken,
     _filling: AbortOnDropHandle<()>,
-    _permit: OwnedSemaphorePermit,
+    _slot: Slot,
 }
 
 /// Subscribes; the subscription holds when this returns, and ends with `end`.
 pub(super) async fn open(
     broker: &Broker,
     wanted: Wanted,
-    permit: OwnedSemaphorePermit,
+    slot: Slot,
     end: CancellationToken,
 ) -> Result<impl Stream<Item = Result<proto::Message, Status>> + Send + use<>, Status> {
     let Wanted { filter, retained, permissions } = wanted;
@@ -93,7 +94,7 @@ pub(super) async fn open(
         reported: 0,
         end,
         _filling: AbortOnDropHandle::new(filling),
-        _permit: permit,
+        _slot: slot,
     };
     Ok(stream::unfold(reading, |mut reading| async move {
         let next = reading.next().await?;

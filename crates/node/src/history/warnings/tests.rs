@@ -59,11 +59,13 @@ fn a_disk_is_full_or_nearly_full() {
 }
 
 #[test]
-fn memory_is_short_below_a_twentieth_or_while_it_is_withheld() {
+fn memory_is_short_below_a_twentieth_or_while_invocations_wait_for_it() {
     let level = |available_bytes| Some(MemoryLevel { limit_bytes: 1000 << 20, available_bytes });
     let short = of(|facts| facts.memory = level(49 << 20));
     is_one(&short, Code::MemoryShort, Caution, &["49.0 MiB of 1000.0 MiB left"], "MemoryMax=");
     assert_eq!(of(|facts| facts.memory = level(50 << 20)), []);
+    let withheld = GuestMemoryReading { withheld_bytes: 1 << 20, ..Default::default() };
+    assert_eq!(of(|facts| facts.guests = withheld), [], "other programs have some of it");
     let withheld = of(|facts| {
         facts.guests = GuestMemoryReading { withheld_bytes: 1 << 20, waiting: 3, ..Default::default() };
     });
