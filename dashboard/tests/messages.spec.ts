@@ -106,7 +106,7 @@ test("a message that is published is seen by those who watch, and its markup sta
     await picture(page, "watch");
     await second.getByLabel("Topic", { exact: true }).fill("plant/#");
     await second.getByRole("button", { name: "Publish" }).click();
-    await expect(second.getByRole("alert")).toContainText("plant/#");
+    await expect(second.getByRole("alert")).toContainText("wildcards are for subscriptions only");
 });
 
 test("a list that is watched is held, and keeps the last 200 messages", async ({ page, node }) => {
@@ -117,17 +117,17 @@ test("a list that is watched is held, and keeps the last 200 messages", async ({
     await expect(log).toContainText("from before");
     await expect(log).toContainText("retained");
     const publish = (from: number, to: number) =>
-        Promise.all(Array.from({ length: to - from }, (_, number) => client.publishAsync("count/up", `number ${from + number}`, { qos: 1 })));
+        Promise.all(Array.from({ length: to - from }, (_, number) => client.publishAsync("count/up", `number ${from + number}.`, { qos: 1 })));
     await publish(0, 10);
-    await expect(log).toContainText("number 9");
+    await expect(log).toContainText("number 9.");
     await page.getByRole("button", { name: "Pause" }).click();
     await publish(10, 20);
     await expect(page.getByText("(held)")).toBeVisible();
-    await expect(log).not.toContainText("number 10");
+    await expect(log).not.toContainText("number 10.");
     await page.getByRole("button", { name: "Pause" }).click();
-    await expect(log).toContainText("number 19");
+    await expect(log).toContainText("number 19.");
     await publish(20, 300);
-    await expect(log).toContainText("number 299");
+    await expect(log).toContainText("number 299.");
     expect(await log.locator("article").count()).toBeLessThanOrEqual(200);
     await page.getByRole("button", { name: "Clear" }).click();
     await expect(log.locator("article")).toHaveCount(0);
