@@ -52,6 +52,21 @@ test("topics unfold level by level with their rates, and one is followed", async
     await client.endAsync();
 });
 
+test("topics with empty levels and filters are found", async ({ page, node }) => {
+    const client = await connectClient(node);
+    for (const topic of ["/leading/slash", "a//b", "a/c/b"]) await client.publishAsync(topic, "1", { retain: true, qos: 1 });
+    await openPage(page, node, "topics");
+    await page.getByRole("button", { name: "Unfold a", exact: true }).click();
+    await page.getByRole("button", { name: "Unfold a/", exact: true }).click();
+    await expect(page.locator(".tree").getByRole("link", { name: "b", exact: true })).toBeVisible();
+    await page.getByRole("button", { name: "(empty)" }).click();
+    const found = page.getByRole("region", { name: "Topics found" });
+    await expect(found.getByRole("link")).toHaveText(["/leading/slash"]);
+    await page.getByLabel("Search in the topics").fill("a/+/b");
+    await expect(found.getByRole("link")).toHaveText(["a//b", "a/c/b"]);
+    await client.endAsync();
+});
+
 test("10,000 topics are searched, and shown page by page", async ({ page, node }) => {
     const client = await connectClient(node);
     await openPage(page, node, "topics");
