@@ -76,7 +76,7 @@ export class Node {
     /** Ends the process without a warning. */
     async kill(): Promise<void> {
         const child = this.process;
-        if (!child || child.exitCode !== null) return;
+        if (!child || child.exitCode !== null || child.signalCode !== null) return;
         const ended = new Promise((resolve) => child.once("exit", resolve));
         child.kill("SIGKILL");
         await ended;

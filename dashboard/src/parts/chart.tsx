@@ -127,7 +127,7 @@ function options(width: number, series: Series[], format: (value: number) => str
         legend: { show: false },
         cursor: { y: false, drag: { x: false, y: false }, points: { size: 6 } },
         scales: {
-            x: { range: (_, min, max) => [Math.min(min ?? 0, (max ?? 0) - minSpanS), max ?? 0] },
+            x: { range: (self) => spanOf(self.data[0], minSpanS) },
             y: { range: (_, __, max) => [0, (max || 1) * 1.1] },
         },
         axes: [
@@ -145,6 +145,12 @@ function options(width: number, series: Series[], format: (value: number) => str
         ],
         hooks: { setCursor: [(self) => setUnder(self.cursor.idx)] },
     };
+}
+
+/** From the first time to the last one; uPlot itself makes a day of a single time. */
+function spanOf(times: ArrayLike<number>, minSpanS: number): [number, number] {
+    const last = times[times.length - 1] ?? 0;
+    return [Math.min(times[0] ?? last, last - minSpanS), last];
 }
 
 function timeText(atS: number, stepS: number): string {

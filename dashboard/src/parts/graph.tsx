@@ -1,4 +1,5 @@
 // A workflow as a drawing: tasks with the numbers of instances that are there, and of those that failed there.
+import { Fragment } from "preact";
 import { useMemo } from "preact/hooks";
 import type { GraphNode, GraphResponse } from "../api/edgefaas/control/v1/control_pb";
 import { count } from "../format";
@@ -113,15 +114,17 @@ function Node(props: { node: GraphNode; rect: Rect; chosen: boolean; choose: (ta
     const content = (
         <>
             <Shape shape={node.shape} rect={rect} />
-            <text text-anchor="middle">
-                {lines.map((line, index) => (
-                    <tspan key={index} x={x} y={top + index * LINE}>
-                        {`${line} `}
-                    </tspan>
-                ))}
-            </text>
+            {lines.map((line, index) => (
+                <Fragment key={index}>
+                    <text x={x} y={top + index * LINE} text-anchor="middle">
+                        {line}
+                    </text>{" "}
+                </Fragment>
+            ))}
             {countsOf(node).map(([tone, text]) => (
-                <Count key={tone} tone={tone} text={text} right={rect.x + rect.width} y={tone === "active" ? rect.y : rect.y + rect.height} />
+                <Fragment key={tone}>
+                    <Count tone={tone} text={text} right={rect.x + rect.width} y={tone === "active" ? rect.y : rect.y + rect.height} />{" "}
+                </Fragment>
             ))}
         </>
     );

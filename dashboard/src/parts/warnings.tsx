@@ -14,19 +14,25 @@ export function Warnings(props: { warnings: Warning[] }) {
                     <li key={`${warning.code} ${warning.subject}`}>
                         <p>
                             {warning.severity === Severity.FAILING ? <Badge tone="bad">failing</Badge> : <Badge tone="warn">caution</Badge>}{" "}
-                            {warning.subject && (
-                                <strong>
-                                    <Subject kind={warning.code} name={warning.subject} />
-                                </strong>
-                            )}{" "}
-                            {warning.text}
+                            <Prose text={warning.text} /> {warning.sinceUnixMs > 0n && <small>since {time(warning.sinceUnixMs)}</small>}
                         </p>
                         <p>
-                            {warning.remedy} {warning.code === "secret-missing" && <a href={href("settings")}>Set secrets</a>} {warning.sinceUnixMs > 0n && <small>Since {time(warning.sinceUnixMs)}.</small>}
+                            <small>What to do:</small> <Prose text={warning.remedy} />{" "}
+                            {warning.subject && (
+                                <small>
+                                    About: <Subject kind={warning.code} name={warning.subject} />
+                                </small>
+                            )}{" "}
+                            {warning.code === "secret-missing" && <a href={href("settings")}>Set secrets</a>}
                         </p>
                     </li>
                 ))}
             </ul>
         </Card>
     );
+}
+
+/** A sentence of the node, in which names and commands are between backquotes. */
+function Prose(props: { text: string }) {
+    return <>{props.text.split("`").map((part, index) => (index % 2 === 0 ? part : <code key={index}>{part}</code>))}</>;
 }

@@ -72,6 +72,14 @@ function One(props: { name: string }) {
     if (!data) return <Empty error={error} loading />;
     const app = data.apps.find((app) => app.functions.some((one) => one.name === props.name));
     const one = app?.functions.find((one) => one.name === props.name);
+    const isWorkflow = data.apps.some((app) => app.workflows.some((workflow) => workflow.name === props.name));
+    if (isWorkflow) {
+        return (
+            <p>
+                <a href={href("workflows", ["of", props.name])}>{props.name}</a> is a workflow.
+            </p>
+        );
+    }
     if (!app || !one) return <Empty error={`there is no function \`${props.name}\``} />;
     const { stats } = one;
     return (

@@ -25,22 +25,21 @@ export function Topics() {
         <>
             {topic && <One key={topic} name={topic} />}
             <div class="search">
-                <Search label="Search in the topics" placeholder="a part of a name" text={search} change={setSearch} />
+                <Search label="Search in the topics" placeholder="a part of a name, or a filter" text={search} change={setSearch} />
             </div>
-            {search ? <Found search={search} /> : <Tree />}
+            {search ? <Found search={search} /> : <Tree find={setSearch} />}
         </>
     );
 }
 
-/** What the node counts, and what it leaves out. */
-function Total(props: { answer: ListTopicsResponse }) {
-    const { total, leftOut } = props.answer;
-    return (
-        <small>
-            {count(total)} {total === 1n ? "topic" : "topics"}
-            {leftOut > 0n && <span class="warn">, {count(leftOut)} more than the node counts</span>}
-        </small>
-    );
+function topicsText(value: bigint): string {
+    return `${count(value)} ${value === 1n ? "topic" : "topics"}`;
+}
+
+/** What the node left out, beside what is shown. */
+function LeftOut(props: { answer: ListTopicsResponse }) {
+    const { leftOut } = props.answer;
+    return leftOut > 0n ? <span class="warn">and {count(leftOut)} more than the node counts</span> : null;
 }
 
 function lastText(topic: Topic): string {
@@ -52,13 +51,15 @@ function lastText(topic: Topic): string {
 function Found(props: { search: string }) {
     const { search } = props;
     const pages = usePages([search]);
-    const { data, error } = useLive((signal) => messages.listTopics({ search, after: pages.after, limit: PAGE }, { signal }), [search, pages.after]);
+    // Names of topics have no wildcards: a text with one is a filter.
+    const wanted = /[+#]/.test(search) ? { filter: search } : { search };
+    const { data, error } = useLive((signal) => messages.listTopics({ ...wanted, after: pages.after, limit: PAGE }, { signal }), [search, pages.after]);
     return (
-        <Card title="Topics found" actions={data && <Total answer={data} />}>
+        <Card title="Topics found" actions={data && <LeftOut answer={data} />}>
             {!data || error ? (
                 <Empty error={error} loading />
             ) : data.topics.length === 0 ? (
-                <Empty>No topic has this text in its name.</Empty>
+                <Empty>{wanted.filter ? "No topic matches this filter." : "No topic has this text in its name."}</Empty>
             ) : (
                 <Table
                     label="Topics found"
@@ -82,7 +83,7 @@ function Found(props: { search: string }) {
 type Open = ReadonlyMap<string, number>;
 type Branches = Map<string, ListTopicsResponse>;
 
-function Tree() {
+function Tree(props: { find: (search: string) => void }) {
     const [open, setOpen] = useState<Open>(new Map([["", PAGE]]));
     const wanted = useRef(open);
     const load = async (signal: AbortSignal): Promise<Branches> => {
@@ -106,8 +107,19 @@ function Tree() {
         setOpen(next);
     };
     const top = data?.get("");
+    const shown = top?.levels.reduce((sum, level) => sum + level.topics, 0n) ?? 0n;
     return (
-        <Card title="Topics" actions={top && <Total answer={top} />}>
+        <Card
+            title="Topics"
+            actions={
+                top && (
+                    <>
+                        <small>{topicsText(shown)}</small>
+                        <LeftOut answer={top} />
+                    </>
+                )
+            }
+        >
             {error && <Empty error={error} />}
             {!data || !top ? (
                 <Empty error={error} loading />
@@ -115,7 +127,7 @@ function Tree() {
                 <Empty>No topic has a retained message, and none had a message since this page is open.</Empty>
             ) : (
                 <div class="tree">
-                    <Branch parent="" isTop branches={data} open={open} change={change} />
+                    <Branch parent="" isTop branches={data} open={open} change={change} find={props.find} />
                 </div>
             )}
         </Card>
@@ -128,10 +140,11 @@ interface BranchProps {
     branches: Branches;
     open: Open;
     change: (parent: string, limit: number | undefined) => void;
+    find: (search: string) => void;
 }
 
 function Branch(props: BranchProps) {
-    const { parent, isTop, branches, open, change } = props;
+    const { parent, isTop, branches, open, change, find } = props;
     const branch = branches.get(parent);
     const limit = open.get(parent) ?? PAGE;
     if (!branch) return <Empty loading />;
@@ -139,7 +152,7 @@ function Branch(props: BranchProps) {
         <>
             <ul>
                 {branch.levels.map((level) => (
-                    <Row key={level.name} level={level} name={isTop ? level.name : `${parent}/${level.name}`} {...{ branches, open, change }} />
+                    <Row key={level.name} level={level} name={isTop ? level.name : `${parent}/${level.name}`} {...{ branches, open, change, find }} />
                 ))}
             </ul>
             {branch.more && limit < MAX_LEVELS && (
@@ -152,12 +165,13 @@ function Branch(props: BranchProps) {
     );
 }
 
-function Row(props: { level: Level; name: string; branches: Branches; open: Open; change: BranchProps["change"] }) {
-    const { level, name, open, change } = props;
+function Row(props: Omit<BranchProps, "parent" | "isTop"> & { level: Level; name: string }) {
+    const { level, name, open, change, find } = props;
     const isOpen = open.has(name);
-    // The topic with an empty name has no address of its own in the tree.
+    // A branch with the empty name is the top of the tree: topics that begin with `/` are listed instead.
     const canOpen = name !== "" && (level.topics > 1n || !level.topic);
     const shown = level.name || "(empty)";
+    const plain = name === "" ? <button type="button" onClick={() => find("/#")}>{shown}</button> : shown;
     return (
         <li>
             <div class="level">
@@ -168,12 +182,12 @@ function Row(props: { level: Level; name: string; branches: Branches; open: Open
                 ) : (
                     <span class="leaf" aria-hidden="true" />
                 )}
-                <span class="name">{level.topic ? <a href={href("messages", ["topics"], { topic: name })}>{shown}</a> : shown}</span>
+                <span class="name">{level.topic ? <a href={href("messages", ["topics"], { topic: name })}>{shown}</a> : plain}</span>
                 <span class="last">{level.topic && lastText(level.topic)}</span>
-                {canOpen && <small>{count(level.topics)} topics</small>}
+                {canOpen && <small>{topicsText(level.topics)}</small>}
                 <span class="number">{rate(level.rate)}</span>
             </div>
-            {isOpen && canOpen && <Branch parent={name} branches={props.branches} open={open} change={change} />}
+            {isOpen && canOpen && <Branch parent={name} branches={props.branches} open={open} change={change} find={find} />}
         </li>
     );
 }
