@@ -107,7 +107,7 @@ test("a message that is published is seen by those who watch, and its markup sta
     await second.getByLabel("Content type").fill("application/json");
     await publishUntil(
         () => second.getByRole("button", { name: "Publish" }).click(),
-        () => expect(second.getByRole("status")).toContainText("it went to 1 subscription.", { timeout: 1000 }),
+        () => expect(second.getByRole("status")).toContainText("it went to 1 subscription,", { timeout: 1000 }),
     );
     await checkAccessibility(second);
     await picture(second, "publish");

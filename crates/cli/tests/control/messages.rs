@@ -162,7 +162,7 @@ async fn a_payload_is_an_option_a_file_or_stdin() {
     let fixture = Fixture::start().await;
     std::fs::write(fixture.path().join("payload"), [0, 255]).unwrap();
     let (_, stdout, _) = fixture.run(&["publish", "a", "-d", "-1", "--qos", "2", "--retain"]).await;
-    assert_eq!(stdout, "a went to 4 subscriptions\n");
+    assert_eq!(stdout, "a went to 4 subscriptions, beside the functions and workflows that it starts\n");
     let json = fixture.json(&["publish", "b", "--file", "payload", "--content-type", "image/png"]).await;
     assert_eq!(json, serde_json::json!({ "topic": "b", "subscribers": 4 }));
     let mut command = fixture.command(&["publish", "c"]);
