@@ -155,7 +155,9 @@ mod tests {
     fn each_setting_has_the_place_that_it_comes_from() {
         let text = "http = \"127.0.0.1:9\"\n\n[broker]\nmax_packet = \"1MiB\"\n\n[[bridges]]\nname = \"up\"\n\
                     url = \"mqtt://h\"\ntopics = [{ filter = \"a/#\", direction = \"out\" }]\n";
-        let mut config = NodeConfig::parse(Path::new("/etc/e.toml"), text).unwrap();
+        let file = ConfigFile { path: "/etc/e.toml".into(), text: text.to_owned() };
+        let mut config = NodeConfig::parse(&file.path, text).unwrap();
+        config.file = Some(file);
         config.mqtt = "127.0.0.1:7".parse().unwrap();
         let list = SettingsList::of(&config);
         let origin =
