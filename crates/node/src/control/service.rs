@@ -302,7 +302,6 @@ impl Control for ControlService {
             recovering_from: reading.cluster.recovering.members.into_iter().collect(),
             warnings: history::warnings(parts).await?,
             temperature_millicelsius: parts.history.temperature_millicelsius(),
-            ..Default::default()
         }))
     }
 
