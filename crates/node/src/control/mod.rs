@@ -16,6 +16,7 @@ mod objects;
 mod revisions;
 mod rollouts;
 mod service;
+mod status_codes;
 mod status_message;
 #[cfg(feature = "dashboard")]
 mod web;

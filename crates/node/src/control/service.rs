@@ -13,8 +13,8 @@ use edgefaas_broker::{QueueFigures, TopicFilter};
 use edgefaas_coordinator::{ChangeError, InstanceFilter, InstancesOf, Start, input_of};
 use edgefaas_functions::invocation::{Invocation, InvocationError, Principal};
 use edgefaas_functions::logs::LogLine;
-use edgefaas_functions::registry::{Deploy, DeployError, LiveApp, LiveWorkflow, Scope};
-use edgefaas_functions::secrets::{SecretError, SecretName};
+use edgefaas_functions::registry::{Deploy, LiveApp, LiveWorkflow, Scope};
+use edgefaas_functions::secrets::SecretName;
 use edgefaas_functions::trace::{Entry, TRACE_PARENT, TraceFilter};
 use edgefaas_isolates::{DirectCall, Event, Trigger};
 use futures_util::Stream;
@@ -27,11 +27,13 @@ use ulid::Ulid;
 
 use super::caller::stream_end;
 use super::dependencies::ControlParts;
-use super::rollouts::PolicyChangeError;
+use super::status_codes::{
+    cluster_status, deploy_status, invoke_status, policy_status, secret_status, users_status,
+};
 use super::{
     convert, deploy_warnings, events, history, invocations, members, messages, revisions, workflow_graph,
 };
-use crate::access::{Role, UnknownRole, UsersError};
+use crate::access::{Role, UnknownRole};
 use crate::cluster::ClusterError;
 
 /// Buffered log lines of one follower. A follower that is too slow loses lines in the log itself, which reports the
@@ -693,65 +695,11 @@ async fn send_lines(
     }
 }
 
-/// Warnings of a deploy: functions that are named and do not exist.
-fn deploy_status(error: DeployError) -> Status {
-    let text = error.to_string();
-    match error {
-        DeployError::Manifest(_)
-        | DeployError::MissingSource { .. }
-        | DeployError::UnknownSource { .. }
-        | DeployError::UnknownAsset { .. }
-        | DeployError::TooManyAssets { .. }
-        | DeployError::WrongKind { .. }
-        | DeployError::Workflow(_)
-        | DeployError::DryRun(_)
-        | DeployError::UnknownWorkflow { .. }
-        | DeployError::Calls { .. }
-        | DeployError::OtherApp { .. }
-        | DeployError::NoMatchingNode { .. }
-        | DeployError::TooMuchMemory { .. }
-        | DeployError::Prepare { .. } => Status::invalid_argument(text),
-        DeployError::NameTaken { .. } | DeployError::Route(_) => Status::already_exists(text),
-        DeployError::UnknownApp { .. } | DeployError::UnknownRevision { .. } => Status::not_found(text),
-        DeployError::NoEarlierRevision { .. }
-        | DeployError::AlreadyLive { .. }
-        | DeployError::DeployedToCluster { .. }
-        | DeployError::NotOnThisNode { .. } => Status::failed_precondition(text),
-        DeployError::Commit { .. } => Status::resource_exhausted(text),
-        DeployError::Superseded { .. } => Status::aborted(text),
-        DeployError::Store(_) => Status::internal(text),
-    }
-}
-
-fn policy_status(error: PolicyChangeError) -> Status {
-    let text = error.to_string();
-    match error {
-        PolicyChangeError::NoMember | PolicyChangeError::Revoked { .. } => {
-            Status::failed_precondition(text)
-        }
-        PolicyChangeError::Invalid { .. } => Status::invalid_argument(text),
-        PolicyChangeError::NoPolicy => Status::not_found(text),
-        PolicyChangeError::Store(_) | PolicyChangeError::Files(_) => Status::internal(text),
-        PolicyChangeError::Commit(_) => Status::resource_exhausted(text),
-    }
-}
-
 fn instance_id(text: &str) -> Result<Ulid, Status> {
     let unknown = |_| {
         Status::not_found(format!("there is no instance `{text}`; `edgefaas workflow list` shows the ids"))
     };
     Ulid::from_string(text).map_err(unknown)
-}
-
-fn invoke_status(error: &InvocationError) -> Status {
-    let text = error.to_string();
-    match error {
-        InvocationError::UnknownFunction { .. } => Status::not_found(text),
-        InvocationError::PayloadTooLarge { .. } => Status::invalid_argument(text),
-        InvocationError::QueueFull { .. } => Status::resource_exhausted(text),
-        InvocationError::Draining | InvocationError::NoGuestMemory { .. } => Status::unavailable(text),
-        _ => Status::internal(text),
-    }
 }
 
 /// The role of a request; an empty text is none.
@@ -764,30 +712,6 @@ fn role_of(text: &str) -> Result<Option<Role>, Status> {
         .map_err(|error: UnknownRole| Status::invalid_argument(format!("`{text}`: {error}")))
 }
 
-fn users_status(error: UsersError) -> Status {
-    let text = error.to_string();
-    match error {
-        UsersError::Name { .. } | UsersError::Password => Status::invalid_argument(text),
-        UsersError::Exists { .. } => Status::already_exists(text),
-        UsersError::Unknown { .. } => Status::not_found(text),
-        UsersError::Parse { .. } => Status::failed_precondition(text),
-        UsersError::Read { .. } | UsersError::Write { .. } | UsersError::Hash { .. } => {
-            Status::internal(text)
-        }
-    }
-}
-
-fn secret_status(error: SecretError) -> Status {
-    let text = error.to_string();
-    match error {
-        SecretError::App { .. } | SecretError::Name { .. } | SecretError::TooLarge { .. } => {
-            Status::invalid_argument(text)
-        }
-        SecretError::Unknown { .. } => Status::not_found(text),
-        SecretError::Commit { .. } => Status::resource_exhausted(text),
-    }
-}
-
 /// The default name of a member: the machine's name, reduced to valid characters.
 fn node_name(given: String) -> String {
     if !given.is_empty() {
@@ -797,64 +721,4 @@ fn node_name(given: String) -> String {
     let fits = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let name: String = machine.chars().filter(fits).take(63).collect();
     if name.is_empty() { "node".to_owned() } else { name }
-}
-
-fn cluster_status(error: ClusterError) -> Status {
-    use edgefaas_cluster::{JoinError as Join, Unreachable};
-    let message = error.to_string();
-    match error {
-        ClusterError::Files(_) => Status::internal(message),
-        ClusterError::Token(_) | ClusterError::Certificate(_) | ClusterError::LongLife { .. } => {
-            Status::invalid_argument(message)
-        }
-        ClusterError::UnknownMember { .. } => Status::not_found(message),
-        ClusterError::Join(error) => match error {
-            Join::WrongToken
-            | Join::UsedToken
-            | Join::ExpiredToken
-            | Join::Closed
-            | Join::Revoked
-            | Join::BadAnswer { .. } => Status::failed_precondition(message),
-            Join::Unreachable { reason: Unreachable::NoAnswer { .. } | Unreachable::Cancelled } => {
-                Status::unavailable(message)
-            }
-            // Another try with this token ends the same way.
-            Join::Unreachable { .. } => Status::failed_precondition(message),
-            Join::TooManyAttempts => Status::resource_exhausted(message),
-            Join::NameTaken { .. } | Join::NodeIdTaken { .. } => Status::already_exists(message),
-            Join::BadName(_) => Status::invalid_argument(message),
-            _ => Status::unavailable(message),
-        },
-        _ => Status::failed_precondition(message),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use edgefaas_cluster::{JoinError, NoAnswer, Unreachable};
-    use tonic::Code;
-
-    use super::*;
-
-    #[test]
-    fn a_token_that_admits_nobody_any_more_has_one_code() {
-        let code = |error| cluster_status(ClusterError::Join(error)).code();
-        for error in [
-            JoinError::ExpiredToken,
-            // The node that made it has forgotten it.
-            JoinError::Closed,
-            JoinError::WrongToken,
-            JoinError::UsedToken,
-            Unreachable::OwnToken.into(),
-        ] {
-            assert_eq!(code(error), Code::FailedPrecondition);
-        }
-        // These may pass.
-        for error in [
-            JoinError::NoAnswer { reason: NoAnswer::TimedOut },
-            Unreachable::NoAnswer { dials: Vec::new() }.into(),
-        ] {
-            assert_eq!(code(error), Code::Unavailable);
-        }
-    }
 }
