@@ -2,8 +2,8 @@ import { defineConfig } from "@playwright/test";
 
 export default defineConfig({
     testDir: "tests",
-    // The pictures of the documentation are made on demand: `npm run pictures`.
-    testIgnore: process.env.PICTURES ? [] : ["pictures.spec.ts"],
+    // On demand: the pictures of the documentation, and what an open page costs the node.
+    testIgnore: ["pictures", "cost"].filter((name) => process.env.ONLY !== name).map((name) => `${name}.spec.ts`),
     outputDir: "../target/dashboard/results",
     timeout: 120_000,
     expect: { timeout: 15_000 },

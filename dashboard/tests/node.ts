@@ -32,6 +32,10 @@ export class Node {
         return node;
     }
 
+    get pid(): number {
+        return this.process?.pid ?? 0;
+    }
+
     get dataDir(): string {
         return join(this.home, "data");
     }

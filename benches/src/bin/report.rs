@@ -15,13 +15,14 @@ use edgefaas_benches::{repository, results_folder, target_folder};
 use serde::Deserialize;
 
 /// The order in which reports are shown.
-const ORDER: [&str; 35] = [
+const ORDER: [&str; 36] = [
     "broker",
     "broker-parts",
     "mqtt",
     "http",
     "serve",
     "idle",
+    "dashboard",
     "density",
     "isolates",
     "interpreter",
@@ -73,6 +74,7 @@ target/release/objects --results          # needs redis-server; --full for clust
 target/release/placement --results        # needs root, redis-server, webdis, PostgreSQL and Node.js; an hour and a half, --quick for a first look
 target/release/remote-call --results      # needs root; --quick for a first look
 target/release/fifty-nodes --results      # needs root; the same; --base OLD for the idle cost of another version
+(cd dashboard && npm run cost)            # needs Node.js and Chromium; what an open page costs the node
 target/release/cluster-simulation --results  # --nodes 200 --seeds 1 for a first look
 cargo run --release -p edgefaas-benches --features interpreter --config profile.release.package.pulley-interpreter.codegen-units=1 --bin interpreter -- --results
 cargo bench --workspace --bench isolates && cargo bench -p edgefaas-broker

@@ -351,17 +351,23 @@ pub enum InvocationChange {
         id: String,
     },
     /// Start dead ones again with the same event, or let waiting ones make their next attempt now
-    Retry {
-        /// The ids
-        #[arg(required = true, value_name = "ID")]
-        ids: Vec<String>,
-    },
+    Retry(Chosen),
     /// Forget dead ones, or end waiting ones
-    Discard {
-        /// The ids
-        #[arg(required = true, value_name = "ID")]
-        ids: Vec<String>,
-    },
+    Discard(Chosen),
+}
+
+/// The invocations that a change is for.
+#[derive(Debug, Args)]
+pub struct Chosen {
+    /// The ids
+    #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "ID")]
+    pub ids: Vec<String>,
+    /// All that the list shows without a limit, the oldest first
+    #[arg(long)]
+    pub all: bool,
+    /// With `--all`: only those of this function
+    #[arg(long, requires = "all")]
+    pub function: Option<String>,
 }
 
 /// Options of `edgefaas diff`.

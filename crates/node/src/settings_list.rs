@@ -16,7 +16,7 @@ const HIDDEN: &str = "***";
 pub struct Setting {
     /// As in the file, with dots: `broker.max_packet`, `bridges[0].url`.
     pub key: String,
-    /// As TOML.
+    /// As TOML; empty if it is not set: the feature is off, or the node chooses.
     pub value: String,
     /// The place that it comes from.
     pub origin: SettingOrigin,
@@ -66,7 +66,7 @@ impl SettingsList {
                 (true, Some(line)) => SettingOrigin::File { line },
                 (true, None) => SettingOrigin::Default,
             };
-            let value = if is_secret(&key) { HIDDEN.to_owned() } else { value };
+            let value = if is_secret(&key) && !value.is_empty() { HIDDEN.to_owned() } else { value };
             Setting { key, value, origin }
         };
         Self {
@@ -76,7 +76,7 @@ impl SettingsList {
     }
 }
 
-/// The values that are set, by key. Numbers, texts, truths and lists of them are values; tables are not.
+/// The values by key. Numbers, texts, truths and lists of them are values; tables are not. What is not set is empty.
 fn flattened(config: &NodeConfig) -> BTreeMap<String, String> {
     let mut values = BTreeMap::new();
     // This cannot fail: all keys are texts.
@@ -97,7 +97,7 @@ fn add(key: String, value: &Value, values: &mut BTreeMap<String, String>) {
                 add(format!("{key}[{number}]"), table, values);
             }
         }
-        Value::Null => {}
+        Value::Null => drop(values.insert(key, String::new())),
         // JSON and TOML write these the same way.
         value => drop(values.insert(key, value.to_string())),
     }
@@ -169,6 +169,7 @@ mod tests {
         assert_eq!(origin("bridges[0].name"), Some(SettingOrigin::File { line: 7 }));
         assert_eq!(origin("mqtt"), Some(SettingOrigin::Option));
         assert_eq!(origin("control"), Some(SettingOrigin::Default));
+        assert_eq!((value("mqtts"), origin("mqtts")), (Some(""), Some(SettingOrigin::Default)));
         assert_eq!(value("http"), Some("\"127.0.0.1:9\""));
         assert_eq!(value("bridges[0].name"), Some("\"up\""));
         assert_eq!(list.file.as_deref(), Some(Path::new("/etc/e.toml")));

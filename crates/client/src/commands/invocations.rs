@@ -4,7 +4,7 @@ use edgefaas_api::invocations as proto;
 use edgefaas_api::invocations::State;
 use serde_json::{Value, json};
 
-use crate::args::{Format, Global, InvocationChange, Invocations};
+use crate::args::{Chosen, Format, Global, InvocationChange, Invocations};
 use crate::connection;
 use crate::exit::{Exit, Failure};
 use crate::fitting::{self, Column, Fit};
@@ -43,8 +43,8 @@ pub async fn run(args: &Invocations, kind: Kind, global: &Global) -> anyhow::Res
     match &args.change {
         None => list(args, kind, global).await,
         Some(InvocationChange::Show { id }) => show(id, global).await,
-        Some(InvocationChange::Retry { ids }) => retry(ids, global).await,
-        Some(InvocationChange::Discard { ids }) => discard(ids, global).await,
+        Some(InvocationChange::Retry(chosen)) => retry(chosen, kind, global).await,
+        Some(InvocationChange::Discard(chosen)) => discard(chosen, kind, global).await,
     }
 }
 
@@ -163,9 +163,13 @@ async fn show(id: &str, global: &Global) -> anyhow::Result<()> {
     output::text(&lines)
 }
 
-async fn retry(ids: &[String], global: &Global) -> anyhow::Result<()> {
+type Client = connection::InvocationsClient;
+
+async fn retry(chosen: &Chosen, kind: Kind, global: &Global) -> anyhow::Result<()> {
     let mut client = connection::connect_invocations(global).await?;
-    change(ids, global, async |id| {
+    let can_be = |state| matches!(state, State::Dead | State::Retrying);
+    let ids = ids_of(chosen, kind, &mut client, can_be).await?;
+    change(&ids, chosen, global, async |id| {
         let request = proto::RetryRequest { id: id.to_owned() };
         let now = client.retry(request).await?.into_inner().id;
         let text = match now == id {
@@ -177,28 +181,77 @@ async fn retry(ids: &[String], global: &Global) -> anyhow::Result<()> {
     .await
 }
 
-async fn discard(ids: &[String], global: &Global) -> anyhow::Result<()> {
+async fn discard(chosen: &Chosen, kind: Kind, global: &Global) -> anyhow::Result<()> {
     let mut client = connection::connect_invocations(global).await?;
-    change(ids, global, async |id| {
+    let can_be = |state| state != State::Running;
+    let ids = ids_of(chosen, kind, &mut client, can_be).await?;
+    change(&ids, chosen, global, async |id| {
         client.discard(proto::DiscardRequest { id: id.to_owned() }).await?;
         Ok((json!({ "id": id }), format!("{id} is discarded")))
     })
     .await
 }
 
-/// Changes one after the other. A failure does not stop those behind it.
+/// The ids that were chosen; of all those in a state for which the change is meant, the oldest first.
+async fn ids_of(
+    chosen: &Chosen,
+    kind: Kind,
+    client: &mut Client,
+    can_be: impl Fn(State) -> bool,
+) -> anyhow::Result<Vec<String>> {
+    if !chosen.all {
+        return Ok(chosen.ids.clone());
+    }
+    let (mut ids, mut after) = (Vec::new(), String::new());
+    loop {
+        let function = chosen.function.clone().unwrap_or_default();
+        let request = proto::ListRequest { function, dead: kind == Kind::Dead, after, limit: PART };
+        let response = client.list(request).await.map_err(|status| connection::failure(&status))?;
+        let part = response.into_inner();
+        ids.extend(
+            part.invocations.into_iter().filter(|found| can_be(found.state())).map(|found| found.id),
+        );
+        if part.next.is_empty() {
+            break;
+        }
+        after = part.next;
+    }
+    if kind == Kind::Dead {
+        // The list has the last one first.
+        ids.reverse();
+    }
+    Ok(ids)
+}
+
+/// Changes one after the other. A failure does not stop those behind it; of all ones those that have ended meanwhile are no failures,
+/// and a node that has no room for more ends it.
 async fn change(
     ids: &[String],
+    chosen: &Chosen,
     global: &Global,
     mut one: impl AsyncFnMut(&str) -> Result<(Value, String), tonic::Status>,
 ) -> anyhow::Result<()> {
-    let mut failures = Vec::new();
+    let (mut failures, mut changed) = (Vec::new(), 0);
     for id in ids {
         match one(id).await {
-            Ok((value, _)) if global.output == Format::Json => output::json(&value)?,
-            Ok((_, text)) => output::text(&format!("{text}\n"))?,
+            Ok((value, text)) => {
+                changed += 1;
+                match global.output {
+                    Format::Json => output::json(&value)?,
+                    Format::Table => output::text(&format!("{text}\n"))?,
+                }
+            }
+            Err(status) if chosen.all && status.code() == tonic::Code::NotFound => {}
+            Err(status) if chosen.all && is_lasting(&status) => {
+                let (failure, left) = (connection::failure(&status), ids.len() - changed);
+                let text = format!("{failure}; {changed} of {} are done, {left} are left", ids.len());
+                return Err(Failure::new(Exit::Failed, text));
+            }
             Err(status) => failures.push(connection::failure(&status)),
         }
+    }
+    if ids.is_empty() {
+        eprintln!("there is none");
     }
     let count = failures.len();
     match failures.into_iter().next() {
@@ -209,6 +262,12 @@ async fn change(
             format!("{count} of {} failed; the first one: {first}", ids.len()),
         )),
     }
+}
+
+/// True for an error that the next one would have too.
+fn is_lasting(status: &tonic::Status) -> bool {
+    use tonic::Code::{PermissionDenied, ResourceExhausted, Unauthenticated, Unavailable};
+    matches!(status.code(), ResourceExhausted | Unavailable | Unauthenticated | PermissionDenied)
 }
 
 fn payload_json(payload: &[u8]) -> Value {

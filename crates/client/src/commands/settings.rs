@@ -18,7 +18,8 @@ pub async fn run(args: &Settings, global: &Global) -> anyhow::Result<()> {
     if global.output == Format::Json {
         let setting = |setting: &proto::Setting| {
             let line = (setting.line > 0).then_some(setting.line);
-            json!({ "key": setting.key, "value": setting.value, "source": setting.source, "line": line })
+            let value = (!setting.value.is_empty()).then_some(&setting.value);
+            json!({ "key": setting.key, "value": value, "source": setting.source, "line": line })
         };
         let settings: Vec<_> = settings.iter().map(setting).collect();
         return output::json(&json!({
@@ -35,7 +36,8 @@ pub async fn run(args: &Settings, global: &Global) -> anyhow::Result<()> {
             "file" => format!("{file}:{}", setting.line),
             source => source.to_owned(),
         };
-        vec![setting.key.clone(), setting.value.clone(), place]
+        let value = if setting.value.is_empty() { "(not set)" } else { &setting.value };
+        vec![setting.key.clone(), value.to_owned(), place]
     });
     output::table(&["SETTING", "VALUE", "FROM"], rows.collect())?;
     let rules = if rules_file.is_empty() { "none" } else { &rules_file };

@@ -2,6 +2,7 @@
 //! the disk.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use edgefaas_isolates::Event;
 use edgefaas_state::store::StoreError;
@@ -128,6 +129,11 @@ impl DurableQueue {
             invocations.extend(self.dead_letter(*key, function)?);
         }
         Ok(Page { invocations, next })
+    }
+
+    /// The functions of the last `count` dead invocations, the last one first.
+    pub fn functions_of_last_dead(&self, count: usize) -> Vec<Arc<str>> {
+        self.dead.page(None, None, count).into_iter().map(|(_, function)| function).collect()
     }
 
     /// A pending or dead invocation; `None` if there is none of this id. Blocks, for as long as all pending ones take to read.

@@ -27,15 +27,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::http::header::{AUTHORIZATION, SET_COOKIE};
-use ::http::{HeaderValue, Method, Request, Response, StatusCode};
+use ::http::header::{AUTHORIZATION, CACHE_CONTROL, SET_COOKIE};
+use ::http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use axum::Router;
 use axum::body::Body;
 use axum::response::IntoResponse;
 use edgefaas_api::objects::objects_server::ObjectsServer;
 use edgefaas_api::{Nonce, PROOF_HEADER};
 use edgefaas_functions::problem::Problem;
-use http_body_util::Either;
+use http_body_util::{BodyExt, Either, Limited};
 use hyper::body::Incoming;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -64,6 +64,9 @@ const OBJECTS_PATH: &str = "/edgefaas.objects.v1.Objects/";
 /// Life of a stream of a request with a session.
 #[cfg(feature = "dashboard")]
 const STREAM_LIFE: Duration = Duration::from_secs(60);
+/// Body of a refused request that is read before the answer, and the time for it.
+const REFUSED_BODY_BYTES: usize = 64 << 10;
+const REFUSED_BODY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Path of the call that carries an app.
 const DEPLOY_PATH: &str = "/edgefaas.control.v1.Control/Deploy";
 
@@ -120,13 +123,6 @@ struct Services {
     web: Option<Arc<web::Web>>,
 }
 
-/// A request that is answered by a service.
-struct Admitted {
-    request: Request<Incoming>,
-    /// The cookie of a session that was renewed.
-    renewed: Option<HeaderValue>,
-}
-
 /// A request that is answered without a service: a refusal or a proof.
 struct Refused {
     response: Response<Body>,
@@ -141,22 +137,24 @@ impl Services {
         connection: &ClientConnection,
     ) -> impl Future<Output = Result<Response<Either<tonic::body::Body, Body>>, Infallible>> + Send + use<>
     {
-        let admitted = match request {
-            Ok(request) => self.admit(request, connection),
-            Err(problem) => Err(Refused::now(auth::bad_request(&problem))),
-        };
         let mut renewed = None;
-        let answer = match admitted {
-            Err(refused) => Answer::Refused(refused),
-            Ok(admitted) => {
-                renewed = admitted.renewed;
-                self.answer(admitted.request)
-            }
+        let answer = match request {
+            Err(problem) => Answer::Refused(Refused::now(auth::bad_request(&problem)), None),
+            Ok(mut request) => match self.admit(&mut request, connection) {
+                Err(refused) => Answer::Refused(refused, unread(request)),
+                Ok(cookie) => {
+                    renewed = cookie;
+                    self.answer(request)
+                }
+            },
         };
         async move {
             let mut response = match answer {
-                Answer::Refused(refused) => {
+                Answer::Refused(refused, body) => {
                     let Refused { response, delay } = *refused;
+                    if let Some(body) = body {
+                        drain(body).await;
+                    }
                     if !delay.is_zero() {
                         tokio::time::sleep(delay).await;
                     }
@@ -165,7 +163,11 @@ impl Services {
                 Answer::Objects(answer) => cut_message(answer.await?).map(Either::Left),
                 Answer::Routes(answer) => cut_message(answer.await?).map(Either::Right),
                 #[cfg(feature = "dashboard")]
-                Answer::Web(answer) => cut_message(answer.await?).map(Either::Left),
+                Answer::Web(answer) => {
+                    let mut response = cut_message(answer.await?).map(Either::Left);
+                    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+                    response
+                }
             };
             if let Some(cookie) = renewed {
                 response.headers_mut().insert(SET_COOKIE, cookie);
@@ -174,22 +176,22 @@ impl Services {
         }
     }
 
-    /// Authenticates a request.
+    /// Authenticates a request, and notes its caller in it. Gives the cookie of a session that was renewed.
     fn admit(
         &self,
-        mut request: Request<Incoming>,
+        request: &mut Request<Incoming>,
         connection: &ClientConnection,
-    ) -> Result<Admitted, Box<Refused>> {
-        let refusal = match self.guard.check(&request, connection) {
+    ) -> Result<Option<HeaderValue>, Box<Refused>> {
+        let refusal = match self.guard.check(request, connection) {
             Ok(caller) => {
                 if let Some(caller) = caller {
                     request.extensions_mut().insert(caller);
                 }
-                return Ok(Admitted { request, renewed: None });
+                return Ok(None);
             }
             Err(refusal) => *refusal,
         };
-        if let Some(proof) = self.prove(&request, connection) {
+        if let Some(proof) = self.prove(request, connection) {
             return Err(Refused::now(proof));
         }
         if request.headers().contains_key(AUTHORIZATION) {
@@ -198,16 +200,16 @@ impl Services {
         }
         #[cfg(feature = "dashboard")]
         if let Some(web) = &self.web {
-            match web.check(&request, connection) {
+            match web.check(request, connection) {
                 Ok(BrowserRequest::Open) => {
                     request.extensions_mut().insert(web::ClientAddress(connection.address));
-                    return Ok(Admitted { request, renewed: None });
+                    return Ok(None);
                 }
                 Ok(BrowserRequest::Authenticated(session)) => {
                     connection.mark_authenticated();
                     request.extensions_mut().insert(session.caller);
                     request.extensions_mut().insert(StreamLife(STREAM_LIFE));
-                    return Ok(Admitted { request, renewed: session.renewed });
+                    return Ok(session.renewed);
                 }
                 Ok(BrowserRequest::Other) => {}
                 Err(problem) => return Err(Refused::now(auth::forbidden(request.headers(), &problem))),
@@ -260,9 +262,23 @@ impl Refused {
 
 /// Source of the response to a request.
 enum Answer {
-    Refused(Box<Refused>),
+    /// With the body to read first.
+    Refused(Box<Refused>, Option<Incoming>),
     Objects(<ObjectsServer<ObjectsService> as Service<Request<Incoming>>>::Future),
     Routes(Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>),
     #[cfg(feature = "dashboard")]
     Web(Pin<Box<dyn Future<Output = Result<Response<tonic::body::Body>, Infallible>> + Send>>),
+}
+
+/// The body of a refused request that is read before the answer: over HTTP/2 the answer to an unread body ends with a reset of the
+/// stream, which some clients report in place of the answer (RFC 9113, section 8.1). HTTP/1 reads it by itself.
+fn unread(request: Request<Incoming>) -> Option<Incoming> {
+    (request.version() == Version::HTTP_2).then(|| request.into_body())
+}
+
+/// Reads a body of at most [`REFUSED_BODY_BYTES`] to its end.
+async fn drain(body: Incoming) {
+    let body = std::pin::pin!(Limited::new(body, REFUSED_BODY_BYTES));
+    // What is larger, slower or broken gets the answer with its body unread.
+    let _ = tokio::time::timeout(REFUSED_BODY_TIMEOUT, body.collect()).await;
 }

@@ -40,13 +40,15 @@ use crate::cluster::ClusterError;
 /// loss.
 const STREAM_LINES: usize = 64;
 
-/// Default maximum number of filters in a list of queues.
+/// Number of filters in a list of queues, without a limit in the request and at most.
 const DEFAULT_QUEUES: usize = 1000;
+const MAX_QUEUES: usize = 10_000;
 /// Number of traces in a list, without a limit in the request and at most.
 const DEFAULT_TRACES: usize = 100;
 const MAX_TRACES: usize = 1_000;
-/// Default maximum number of instances in a list.
+/// Number of instances in a list, without a limit in the request and at most.
 const DEFAULT_INSTANCES: usize = 100;
+const MAX_INSTANCES: usize = 10_000;
 
 /// The gRPC routes except those of objects: control, health and reflection.
 pub(super) async fn routes(
@@ -312,7 +314,7 @@ impl Control for ControlService {
         request: Request<proto::ListInstancesRequest>,
     ) -> Answer<proto::ListInstancesResponse> {
         let proto::ListInstancesRequest { workflow, limit, key } = request.into_inner();
-        let max = if limit == 0 { DEFAULT_INSTANCES } else { limit as usize };
+        let max = if limit == 0 { DEFAULT_INSTANCES } else { (limit as usize).min(MAX_INSTANCES) };
         let coordinator = self.parts.coordinator.clone();
         let listing = tokio::task::spawn_blocking(move || {
             let (workflow, key) = (Some(&*workflow), Some(&*key));
@@ -626,7 +628,7 @@ impl Control for ControlService {
             None => broker.queues(),
         };
         let total = queues.len() as u64;
-        let limit = if limit == 0 { DEFAULT_QUEUES } else { limit as usize };
+        let limit = if limit == 0 { DEFAULT_QUEUES } else { (limit as usize).min(MAX_QUEUES) };
         queues.sort_by(|one, other| {
             let key = |queue: &QueueFigures| Reverse((queue.waiting, queue.messages_in));
             key(one).cmp(&key(other)).then_with(|| one.filter.cmp(&other.filter))

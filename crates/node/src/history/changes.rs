@@ -1,11 +1,15 @@
 //! Events from the difference between two looks at the node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::events::{Happened, Kind};
 
 /// Characters of a revision that name it.
 const SHORT_REVISION: usize = 12;
+/// Dead letters whose functions are looked at, and functions that an event names.
+pub const LAST_DEAD: usize = 20;
+const NAMED_FUNCTIONS: usize = 3;
 
 /// What can change between two looks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -18,6 +22,8 @@ pub struct Seen {
     pub bridges: BTreeMap<String, BridgeSeen>,
     /// Durable invocations that became dead letters since the start.
     pub dead: u64,
+    /// The functions of the last dead letters, the last one first; [`LAST_DEAD`] at most.
+    pub last_dead: Vec<Arc<str>>,
 }
 
 /// The state of a bridge.
@@ -37,13 +43,30 @@ pub fn changes(before: &Seen, now: &Seen) -> Vec<Happened> {
     happened.extend(member_changes(&before.members, &now.members));
     happened.extend(bridge_changes(&before.bridges, &now.bridges));
     if let Some(dead) = now.dead.checked_sub(before.dead).filter(|dead| *dead > 0) {
-        let text = match dead {
-            1 => "a durable invocation became a dead letter".to_owned(),
-            _ => format!("{dead} durable invocations became dead letters"),
-        };
-        happened.push(Happened { kind: Kind::Dead, subject: String::new(), text });
+        happened.push(dead_letters(dead, &now.last_dead));
     }
     happened
+}
+
+/// Durable invocations that became dead letters, with the functions of the last ones.
+fn dead_letters(dead: u64, last: &[Arc<str>]) -> Happened {
+    let new = &last[..last.len().min(usize::try_from(dead).unwrap_or(usize::MAX))];
+    let functions: BTreeSet<_> = new.iter().map(|name| &**name).collect();
+    let named: Vec<_> = functions.iter().take(NAMED_FUNCTIONS).map(|name| format!("`{name}`")).collect();
+    let subject = match &functions.iter().collect::<Vec<_>>()[..] {
+        [only] => (**only).to_owned(),
+        _ => String::new(),
+    };
+    let of = match (named.is_empty(), functions.len() > NAMED_FUNCTIONS || dead > new.len() as u64) {
+        (true, _) => String::new(),
+        (false, false) => format!(" of {}", named.join(", ")),
+        (false, true) => format!(" of {} and others", named.join(", ")),
+    };
+    let text = match dead {
+        1 => format!("a durable invocation{of} became a dead letter"),
+        _ => format!("{dead} durable invocations{of} became dead letters"),
+    };
+    Happened { kind: Kind::Dead, subject, text }
 }
 
 /// Deploys and removals.
@@ -170,10 +193,32 @@ mod tests {
     }
 
     #[test]
-    fn dead_letters_are_counted() {
-        let seen = |dead| Seen { dead, ..Seen::default() };
-        assert_eq!(changes(&seen(2), &seen(5))[0].text, "3 durable invocations became dead letters");
-        assert_eq!(changes(&seen(2), &seen(3))[0].text, "a durable invocation became a dead letter");
-        assert_eq!(changes(&seen(5), &seen(5)), []);
+    fn dead_letters_are_counted_and_their_functions_named() {
+        let seen = |dead, functions: &[&str]| Seen {
+            dead,
+            last_dead: functions.iter().map(|name| Arc::from(*name)).collect(),
+            ..Seen::default()
+        };
+        let text = |before: &Seen, now: &Seen| {
+            let event = changes(before, now).remove(0);
+            (event.subject, event.text)
+        };
+        let of = |subject: &str, text: &str| (subject.to_owned(), text.to_owned());
+        let before = seen(2, &["old"]);
+        assert_eq!(
+            text(&before, &seen(3, &["pay", "old"])),
+            of("pay", "a durable invocation of `pay` became a dead letter")
+        );
+        assert_eq!(
+            text(&before, &seen(5, &["b", "a", "b", "old"])),
+            of("", "3 durable invocations of `a`, `b` became dead letters")
+        );
+        assert_eq!(
+            text(&before, &seen(6, &["d", "c", "b", "a", "old"])),
+            of("", "4 durable invocations of `a`, `b`, `c` and others became dead letters")
+        );
+        // Retried or given up meanwhile.
+        assert_eq!(text(&before, &seen(3, &[])), of("", "a durable invocation became a dead letter"));
+        assert_eq!(changes(&before, &before), []);
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 
 use edgefaas_platform::Clock;
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast;
 
 /// Number of events that are kept.
@@ -14,8 +15,8 @@ const FOLLOW_EVENTS: usize = 256;
 /// Maximum size of a text, in bytes. Longer ones are cut.
 const MAX_TEXT_BYTES: usize = 1 << 10;
 
-/// Kinds of events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Kinds of events. They are stored by their place in this list: a new one goes to the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     /// The node has started.
     Start,
@@ -37,6 +38,26 @@ pub enum Kind {
     Bridge,
     /// A bridge is not connected any more.
     BridgeAway,
+    /// The node was stopped.
+    Stop,
+}
+
+impl Kind {
+    /// All kinds.
+    #[cfg(test)]
+    pub const ALL: [Self; 11] = [
+        Self::Start,
+        Self::Deploy,
+        Self::Remove,
+        Self::Warning,
+        Self::WarningOver,
+        Self::Dead,
+        Self::Peer,
+        Self::PeerAway,
+        Self::Bridge,
+        Self::BridgeAway,
+        Self::Stop,
+    ];
 }
 
 impl fmt::Display for Kind {
@@ -52,6 +73,7 @@ impl fmt::Display for Kind {
             Self::PeerAway => "peer-away",
             Self::Bridge => "bridge",
             Self::BridgeAway => "bridge-away",
+            Self::Stop => "stop",
         })
     }
 }
@@ -70,7 +92,7 @@ pub struct Happened {
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// Number since the start of the node, from 1.
+    /// From 1; a restart goes on with the numbers of those that were kept.
     pub number: u64,
     /// Time in milliseconds since the Unix epoch.
     pub unix_ms: u64,
@@ -85,17 +107,17 @@ pub struct Events {
     follow: broadcast::Sender<Event>,
 }
 
-#[derive(Default)]
 struct Kept {
     events: VecDeque<Event>,
     last_number: u64,
 }
 
 impl Events {
-    /// Without events.
-    pub fn new(clock: Clock) -> Self {
+    /// With the events of the time before a restart, oldest first.
+    pub fn restored(clock: Clock, events: Vec<Event>) -> Self {
         let (follow, _) = broadcast::channel(FOLLOW_EVENTS);
-        Self { clock, kept: Mutex::default(), follow }
+        let last_number = events.last().map(|event| event.number).unwrap_or_default();
+        Self { clock, kept: Mutex::new(Kept { events: events.into(), last_number }), follow }
     }
 
     /// Adds an event.
@@ -125,6 +147,11 @@ impl Events {
         kept.events.iter().skip(skipped).cloned().collect()
     }
 
+    /// The last event; `None` if there was none.
+    pub fn last(&self) -> Option<Event> {
+        self.kept.lock().events.back().cloned()
+    }
+
     /// A receiver of all events from now on. If it is too slow, it gets the number of events that it lost.
     pub fn follow(&self) -> broadcast::Receiver<Event> {
         self.follow.subscribe()
@@ -141,7 +168,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_last_events_are_kept_with_their_numbers() {
-        let events = Events::new(Clock::new(|| 7));
+        let events = Events::restored(Clock::new(|| 7), Vec::new());
         let mut follower = events.follow();
         for number in 0..MAX_EVENTS + 3 {
             add(&events, number.to_string());
@@ -157,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_long_text_is_cut_at_a_character() {
-        let events = Events::new(Clock::system());
+        let events = Events::restored(Clock::system(), Vec::new());
         add(&events, format!("a{}", "ä".repeat(MAX_TEXT_BYTES)));
         let text = &events.kept(None)[0].happened.text;
         assert!(text.len() <= MAX_TEXT_BYTES + 3 && text.ends_with("ä…"), "{text}");

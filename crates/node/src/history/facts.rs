@@ -2,23 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
-use edgefaas_functions::registry::{LiveApp, LiveFunction};
+use edgefaas_functions::registry::{LiveApp, LiveFunction, LiveWorkflow};
 use edgefaas_platform::is_loopback;
 
-use super::changes::{BridgeSeen, Seen};
+use super::changes::{BridgeSeen, LAST_DEAD, Seen};
 use super::failures::Counts;
-use super::warnings::{Facts, FunctionFacts, MemberFacts, UnsetSecrets};
+use super::warnings::{Facts, FunctionFacts, MemberFacts, UnsetSecrets, WorkflowFacts};
 use crate::cluster::{ClusterStatus, Presence};
 use crate::control::{ControlParts, unset_secrets};
 
 /// The facts now, with the temperature that was read. Blocks for the time of reading some small files.
 pub fn facts(parts: &ControlParts, temperature_millicelsius: Option<i32>) -> Facts {
-    let (mut functions, mut unset) = (Vec::new(), Vec::new());
+    let (mut functions, mut workflows, mut unset) = (Vec::new(), Vec::new(), Vec::new());
     {
         let routes = parts.registry.routes();
         for app in routes.apps() {
             functions.extend(app.functions.iter().map(|function| function_facts(parts, function)));
+            workflows.extend(app.workflows.iter().map(|workflow| workflow_facts(workflow)));
             unset.extend(unset_of(parts, app));
         }
     }
@@ -36,6 +38,7 @@ pub fn facts(parts: &ControlParts, temperature_millicelsius: Option<i32>) -> Fac
         guests: parts.isolates.memory().reading(),
         temperature_millicelsius,
         functions,
+        workflows,
         unset_secrets: unset,
         bridges: parts.bridges.status(),
         members,
@@ -64,6 +67,15 @@ fn function_facts(parts: &ControlParts, function: &LiveFunction) -> FunctionFact
         error: function.failure().map(|error| error.to_string()),
         counts: Counts { invocations, failures },
         full_queue,
+    }
+}
+
+fn workflow_facts(workflow: &LiveWorkflow) -> WorkflowFacts {
+    let (completed, failures) =
+        (workflow.figures.completed.load(Relaxed), workflow.figures.faulted.load(Relaxed));
+    WorkflowFacts {
+        name: workflow.name.clone(),
+        counts: Counts { invocations: completed + failures, failures },
     }
 }
 
@@ -114,6 +126,7 @@ pub(super) fn seen(parts: &ControlParts, facts: &Facts) -> Seen {
         members: facts.members.iter().map(|member| (member.name.clone(), member.is_connected)).collect(),
         bridges: facts.bridges.iter().map(bridge).collect(),
         dead: parts.durable.reading().dead_lettered,
+        last_dead: parts.durable.functions_of_last_dead(LAST_DEAD),
     }
 }
 

@@ -53,8 +53,7 @@ impl WarningMemory {
 }
 
 fn event(kind: Kind, code: Code, text: &str) -> Happened {
-    let over = if kind == Kind::WarningOver { "over: " } else { "" };
-    Happened { kind, subject: code.to_string(), text: format!("{over}{text}") }
+    Happened { kind, subject: code.to_string(), text: text.to_owned() }
 }
 
 #[cfg(test)]
@@ -84,7 +83,7 @@ mod tests {
         for now in 14..19 {
             assert_eq!(memory.see(now, Vec::new()), []);
         }
-        assert_eq!(memory.see(19, Vec::new()), [event(Kind::WarningOver, "over: 81")]);
+        assert_eq!(memory.see(19, Vec::new()), [event(Kind::WarningOver, "81")]);
         assert_eq!(memory.since(&hot("82")), None);
         let other = Warning { subject: "f".into(), ..hot("83") };
         assert_eq!(memory.see(20, vec![other.clone()]), [event(Kind::Warning, "83")]);

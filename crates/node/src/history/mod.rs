@@ -1,7 +1,8 @@
 //! What the node has measured of itself, what has happened on it, and what somebody should change.
 //!
-//! The [`sampler`] looks at the node each 5 seconds. It puts a [`Sample`] into the [`ring`]s, which are [`stored`] each 5 minutes, turns
-//! [`changes`] into [`events`], and remembers since when there are [`warnings`].
+//! The [`sampler`] looks at the node each 5 seconds. It puts a [`Sample`] into the [`ring`]s, which are stored each 5 minutes
+//! ([`stored_samples`]), turns [`changes`] into [`events`], which are stored each minute ([`stored_events`]), and remembers since when
+//! there are [`warnings`].
 
 mod changes;
 mod events;
@@ -12,7 +13,8 @@ mod memory;
 mod ring;
 mod sample;
 mod sampler;
-mod stored;
+mod stored_events;
+mod stored_samples;
 mod warnings;
 
 use std::collections::BTreeMap;
@@ -34,15 +36,17 @@ use self::changes::Seen;
 use self::failures::RecentFailures;
 use self::memory::WarningMemory;
 use self::ring::Rings;
-use self::stored::{Changes, StoredSamples};
+use self::stored_events::StoredEvents;
+use self::stored_samples::{Changes, StoredSamples};
 
 /// The history of the node.
 pub struct History {
-    /// Events since the start of the node.
+    /// The last events.
     pub events: Events,
     state: Mutex<State>,
     /// Locked by the sampler alone.
     stored: tokio::sync::Mutex<StoredSamples>,
+    stored_events: tokio::sync::Mutex<StoredEvents>,
 }
 
 struct State {
@@ -54,12 +58,13 @@ struct State {
 }
 
 impl History {
-    /// The history with its stored samples. Blocks.
+    /// The history with its stored samples and events. Blocks.
     ///
     /// # Errors
     /// The store cannot be read.
     pub fn open(store: Arc<Store>, clock: Clock) -> Result<Self, StoreError> {
-        let (stored, rings) = StoredSamples::load(store)?;
+        let (stored, rings) = StoredSamples::load(store.clone())?;
+        let (stored_events, events) = StoredEvents::load(store)?;
         let state = State {
             rings,
             recent: RecentFailures::default(),
@@ -68,9 +73,10 @@ impl History {
             temperature_millicelsius: None,
         };
         Ok(Self {
-            events: Events::new(clock),
+            events: Events::restored(clock, events),
             state: Mutex::new(state),
             stored: tokio::sync::Mutex::new(stored),
+            stored_events: tokio::sync::Mutex::new(stored_events),
         })
     }
 
@@ -107,8 +113,9 @@ impl History {
             let mut state = self.state.lock();
             state.temperature_millicelsius = facts.temperature_millicelsius;
             let State { recent, warned, seen: before, .. } = &mut *state;
-            let counts = facts.functions.iter().map(|function| (function.name.clone(), function.counts));
-            recent.see(now, counts);
+            let functions = facts.functions.iter().map(|function| (function.name.clone(), function.counts));
+            let workflows = facts.workflows.iter().map(|workflow| (workflow.name.clone(), workflow.counts));
+            recent.see(now, functions.chain(workflows));
             let mut happened = changes::changes(before, &seen);
             *before = seen;
             happened.extend(warned.see(facts.now_unix_ms, warnings::warnings(facts, recent)));
@@ -144,12 +151,22 @@ impl History {
         stored.save(changes).await
     }
 
-    /// Stores the samples of the coarse step that has not ended.
+    /// Stores the events that are not stored yet.
+    async fn store_events(&self) -> Result<(), CommitError> {
+        let mut stored = self.stored_events.lock().await;
+        let last = self.events.last().map(|event| event.number).unwrap_or_default();
+        match stored.is_behind(last) {
+            true => stored.save(self.events.kept(None)).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Stores the samples of the coarse step that has not ended, and the last events.
     async fn store_rest(&self) -> Result<(), CommitError> {
         let open = self.state.lock().rings.open_period();
-        match open {
-            Some(period) => self.store(&[period]).await,
-            None => Ok(()),
+        if let Some(period) = open {
+            self.store(&[period]).await?;
         }
+        self.store_events().await
     }
 }

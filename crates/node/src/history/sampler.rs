@@ -13,6 +13,9 @@ use super::ring::FINE_STEP_MS;
 use super::sample::Sample;
 use crate::control::ControlParts;
 
+/// Minimum time between two writes of events.
+const EVENTS_INTERVAL: Duration = Duration::from_secs(60);
+
 /// Counters at one time, which rates come from.
 #[derive(Debug, Clone, Copy)]
 struct Totals {
@@ -32,6 +35,8 @@ pub async fn run(parts: Arc<ControlParts>, clock: Clock, cancel: CancellationTok
     // No due time: a test that advances the clock by days would stop at each of them. It wakes this task at its end.
     let sleeper = clock.sleeper();
     let Some(mut sampler) = Sampler::begin(parts.clone(), clock.clone()).await else { return };
+    // At once: the next start tells by it whether this one was stopped.
+    sampler.store_events().await;
     loop {
         let wait = FINE_STEP_MS - clock.now_unix_ms() % FINE_STEP_MS;
         tokio::select! {
@@ -44,6 +49,7 @@ pub async fn run(parts: Arc<ControlParts>, clock: Clock, cancel: CancellationTok
         }
         sampler.look().await;
     }
+    history.events.add(happened(Kind::Stop, "edgefaas was stopped".to_owned()));
     if let Err(error) = history.store_rest().await {
         tracing::debug!(%error, "the last samples of the history are not kept");
     }
@@ -51,8 +57,20 @@ pub async fn run(parts: Arc<ControlParts>, clock: Clock, cancel: CancellationTok
 
 fn started(parts: &ControlParts) -> Happened {
     let apps = parts.registry.routes().apps().count();
-    let text = format!("edgefaas {} has started, with {apps} apps", env!("CARGO_PKG_VERSION"));
-    Happened { kind: Kind::Start, subject: String::new(), text }
+    let apps = if apps == 1 { "1 app".to_owned() } else { format!("{apps} apps") };
+    let was_cut_off = parts.history.events.last().is_some_and(|last| last.happened.kind != Kind::Stop);
+    let before = match was_cut_off {
+        true => "; it was not stopped before: the power failed, or it was killed",
+        false => "",
+    };
+    happened(
+        Kind::Start,
+        format!("edgefaas {} has started, with {apps}{before}", env!("CARGO_PKG_VERSION")),
+    )
+}
+
+fn happened(kind: Kind, text: String) -> Happened {
+    Happened { kind, subject: String::new(), text }
 }
 
 /// The state of the task between two looks.
@@ -63,6 +81,8 @@ struct Sampler {
     before: Totals,
     /// The step of the last look, as a multiple of its length.
     last_step: u64,
+    /// The time of the last write of events.
+    events_stored: Instant,
 }
 
 impl Sampler {
@@ -78,7 +98,7 @@ impl Sampler {
         })
         .await
         .ok()?;
-        Some(Self { parts, clock, sensors, before, last_step })
+        Some(Self { parts, clock, sensors, before, last_step, events_stored: now })
     }
 
     /// Looks at the node: a sample, events, warnings; stores samples if it is time.
@@ -106,6 +126,16 @@ impl Sampler {
             && let Err(error) = self.parts.history.store(&ended).await
         {
             tracing::debug!(%error, "samples of the history are not kept over a restart");
+        }
+        if now.saturating_duration_since(self.events_stored) >= EVENTS_INTERVAL {
+            self.store_events().await;
+        }
+    }
+
+    async fn store_events(&mut self) {
+        self.events_stored = self.clock.instant();
+        if let Err(error) = self.parts.history.store_events().await {
+            tracing::debug!(%error, "events of the history are not kept over a restart");
         }
     }
 }

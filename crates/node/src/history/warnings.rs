@@ -38,6 +38,7 @@ pub enum Code {
     ClockNotSet,
     FunctionBroken,
     FunctionFailing,
+    WorkflowFailing,
     QueueFull,
     SecretMissing,
     BridgeAway,
@@ -49,7 +50,7 @@ pub enum Code {
 
 impl Code {
     /// All codes.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Revoked,
         Self::IdentityCopy,
         Self::DiskFull,
@@ -59,6 +60,7 @@ impl Code {
         Self::ClockNotSet,
         Self::FunctionBroken,
         Self::FunctionFailing,
+        Self::WorkflowFailing,
         Self::QueueFull,
         Self::SecretMissing,
         Self::BridgeAway,
@@ -81,6 +83,7 @@ impl fmt::Display for Code {
             Self::ClockNotSet => "clock-not-set",
             Self::FunctionBroken => "function-broken",
             Self::FunctionFailing => "function-failing",
+            Self::WorkflowFailing => "workflow-failing",
             Self::QueueFull => "queue-full",
             Self::SecretMissing => "secret-missing",
             Self::BridgeAway => "bridge-away",
@@ -133,6 +136,8 @@ pub struct Facts {
     pub temperature_millicelsius: Option<i32>,
     /// All functions.
     pub functions: Vec<FunctionFacts>,
+    /// All workflows.
+    pub workflows: Vec<WorkflowFacts>,
     /// Functions and workflows that name secrets that are not set.
     pub unset_secrets: Vec<UnsetSecrets>,
     /// All bridges.
@@ -162,6 +167,15 @@ pub struct FunctionFacts {
     pub counts: Counts,
     /// Invocations that wait in its full queue; `None` if it has room.
     pub full_queue: Option<u64>,
+}
+
+/// Facts of a workflow.
+#[derive(Debug, Clone)]
+pub struct WorkflowFacts {
+    /// The name.
+    pub name: Arc<str>,
+    /// Its instances that have ended since the start of the node, but for those that were cancelled.
+    pub counts: Counts,
 }
 
 /// Secrets that are not set.
@@ -200,6 +214,7 @@ pub fn warnings(facts: &Facts, recent: &RecentFailures) -> Vec<Warning> {
         warnings.extend(failing(function, recent));
         warnings.extend(full(function));
     }
+    warnings.extend(facts.workflows.iter().filter_map(|workflow| workflow_failing(workflow, recent)));
     warnings.extend(facts.unset_secrets.iter().map(unset));
     warnings.extend(facts.bridges.iter().filter_map(bridge));
     for member in &facts.members {
@@ -348,6 +363,24 @@ fn failing(function: &FunctionFacts, recent: &RecentFailures) -> Option<Warning>
         text: format!("{failures} of {invocations} invocations of function `{name}` failed in the last 5 minutes"),
         remedy: format!(
             "`edgefaas logs {name}` shows the errors; correct it and run `edgefaas deploy`, or return with `edgefaas rollback {app}`"
+        ),
+    })
+}
+
+/// Workflows run seldom, and their tasks are tried again before an instance fails: one is enough.
+fn workflow_failing(workflow: &WorkflowFacts, recent: &RecentFailures) -> Option<Warning> {
+    let WorkflowFacts { name, counts } = workflow;
+    let Counts { invocations: ended, failures } = recent.recent(name, *counts);
+    let instances = if ended == 1 { "instance" } else { "instances" };
+    (failures > ended / 2).then(|| Warning {
+        severity: Severity::Failing,
+        code: Code::WorkflowFailing,
+        subject: name.to_string(),
+        text: format!(
+            "{failures} of {ended} {instances} of workflow `{name}` that ended in the last 5 minutes failed"
+        ),
+        remedy: format!(
+            "`edgefaas workflow list {name}` shows them and their errors; mend the cause, then run `edgefaas workflow retry ID`"
         ),
     })
 }

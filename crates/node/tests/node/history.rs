@@ -94,6 +94,26 @@ async fn events_tell_what_happened() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_are_kept_over_a_restart() {
+    let (mut node, time) = TestNode::start_timed().await;
+    node.deploy_one("f", "", "export default () => 1").await;
+    let before = loop {
+        let before = events(&mut node.history().await).await;
+        if has(&before, "deploy", "f") {
+            break before;
+        }
+    };
+    drop(time);
+    let node = TestNode::start_in(node.stop().await, |_| {}).await.expect("it starts again");
+    let after = events(&mut node.history().await).await;
+    assert!(after.starts_with(&before), "{before:?} {after:?}");
+    let [stop, start] = &after[before.len()..] else { panic!("two more: {after:?}") };
+    assert_eq!((stop.kind.as_str(), start.kind.as_str()), ("stop", "start"));
+    assert_eq!(start.number, before.len() as u64 + 2);
+    assert!(start.text.ends_with("with 1 app"), "{start:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_function_that_fails_is_a_warning_with_a_remedy() {
     let (mut node, time) = TestNode::start_timed().await;
     assert_eq!(warnings(&mut node).await, []);

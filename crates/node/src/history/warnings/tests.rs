@@ -39,6 +39,10 @@ fn is_one(warnings: &[Warning], code: Code, severity: Severity, text: &[&str], r
     assert!(warning.remedy.contains(remedy), "{}", warning.remedy);
 }
 
+fn workflow(counts: Counts) -> WorkflowFacts {
+    WorkflowFacts { name: "dry".into(), counts }
+}
+
 use Severity::{Caution, Failing};
 
 #[test]
@@ -236,4 +240,19 @@ fn the_documentation_lists_each_code() {
     for code in Code::ALL {
         assert!(page.contains(&format!("| `{code}` |")), "docs/operations.md does not have `{code}`");
     }
+}
+
+#[test]
+fn a_workflow_fails_when_most_instances_do() {
+    let of_workflow = |counts| of(|facts| facts.workflows = vec![workflow(counts)]);
+    let one = of_workflow(counts(1, 1));
+    is_one(
+        &one,
+        Code::WorkflowFailing,
+        Failing,
+        &["1 of 1 instance of workflow `dry`"],
+        "edgefaas workflow list dry",
+    );
+    assert_eq!(of_workflow(counts(2, 1)), []);
+    assert_eq!(of_workflow(counts(0, 0)), []);
 }
