@@ -687,3 +687,24 @@ fn a_found_token_goes_only_to_the_node_that_has_it() {
         assert!(ask(path).starts_with("HTTP/1.1 401"), "{path}");
     }
 }
+
+/// An answer whose request was not read ends with a reset of its stream, which curl reports in place of the answer now and then.
+#[test]
+fn a_refusal_over_http2_reaches_curl() {
+    if !has("curl", &["--version"]) {
+        return skipped("curl");
+    }
+    let home = Home::new("");
+    let node = home.start(&[]);
+    home.write("body", vec![0; 60_000]);
+    let url = format!("{}/edgefaas.control.v1.Control/List", node.word("control"));
+    let body = format!("@{}", home.text("body"));
+    for round in 0..30 {
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "-i", "--http2-prior-knowledge", "-H", "content-type: application/grpc"]);
+        let small = round % 2 == 0;
+        let output = curl.args(["--data-binary", if small { "five." } else { &body }, &url]).output().unwrap();
+        let answer = String::from_utf8_lossy(&output.stdout);
+        assert!(answer.contains("grpc-status: 16"), "{round}: {answer} {output:?}");
+    }
+}
