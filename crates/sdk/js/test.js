@@ -140,10 +140,12 @@ class T {
     this.#config = config;
     this.signal = signal;
     this.token = config.token;
+    let operations = 0;
     this.#door = async (operation, request) => {
+      operations += 1;
       const answer = await fetch(`${config.door}/${operation}`, {
         method: "POST",
-        headers: { authorization: `Bearer ${config.key}`, "content-type": "application/json" },
+        headers: { authorization: `Bearer ${config.key}`, "content-type": "application/json", "x-operation": String(operations) },
         body: JSON.stringify(request),
         signal,
       });

@@ -703,7 +703,8 @@ fn a_refusal_over_http2_reaches_curl() {
         let mut curl = Command::new("curl");
         curl.args(["-sS", "-i", "--http2-prior-knowledge", "-H", "content-type: application/grpc"]);
         let small = round % 2 == 0;
-        let output = curl.args(["--data-binary", if small { "five." } else { &body }, &url]).output().unwrap();
+        let output =
+            curl.args(["--data-binary", if small { "five." } else { &body }, &url]).output().unwrap();
         let answer = String::from_utf8_lossy(&output.stdout);
         assert!(answer.contains("grpc-status: 16"), "{round}: {answer} {output:?}");
     }

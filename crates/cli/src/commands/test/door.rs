@@ -1,7 +1,10 @@
 //! The door of a test: an HTTP server on loopback that carries out its operations on the node.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -20,7 +23,7 @@ use edgefaas_node::Advance;
 use edgefaas_platform::Clock;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use hyper::header::AUTHORIZATION;
+use hyper::header::{AUTHORIZATION, HeaderName};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
@@ -28,6 +31,7 @@ use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -60,7 +64,13 @@ pub struct Behind {
     pub time: Arc<Advance>,
     /// The function with the tests, which always runs during one.
     pub runner: String,
+    /// Operations of the current test that have begun.
+    pub begun: watch::Sender<u64>,
 }
+
+/// The number of an operation in its test, from 1 in the order in which the test began them. They come over several connections, and may
+/// overtake one another.
+const NUMBER: HeaderName = HeaderName::from_static("x-operation");
 
 #[derive(Deserialize)]
 struct Publish {
@@ -145,6 +155,7 @@ impl Door {
     pub async fn begin(&self) -> anyhow::Result<()> {
         // What does not end belongs to the test before, which has its result.
         let _ = self.node.idle(Duration::from_secs(1)).await;
+        self.node.begun.send_replace(0);
         let before = self.node.messages.count();
         self.node.publish(BEGIN_TOPIC, Vec::new(), 1, false)?;
         let begun = tokio::time::timeout(Duration::from_secs(10), self.node.messages.begun(before)).await;
@@ -184,13 +195,21 @@ async fn answer(
 
 async fn carry_out(node: &Behind, request: Request<Incoming>) -> anyhow::Result<Value> {
     let operation = request.uri().path().trim_start_matches('/').to_owned();
+    let number = request.headers().get(NUMBER).and_then(|number| number.to_str().ok()?.parse().ok());
     let body = Limited::new(request.into_body(), MESSAGE_BYTES).collect().await;
     let body = body.map_err(|error| anyhow::anyhow!("the request cannot be read: {error}"))?.to_bytes();
-    node.carry_out(&operation, &body).await
+    let mut carrying_out = pin!(node.carry_out(&operation, number.unwrap_or(1), &body));
+    // Its first part gives a call to the node.
+    let first = poll_fn(|context| Poll::Ready(carrying_out.as_mut().poll(context))).await;
+    node.begun.send_modify(|begun| *begun += 1);
+    match first {
+        Poll::Ready(result) => result,
+        Poll::Pending => carrying_out.await,
+    }
 }
 
 impl Behind {
-    async fn carry_out(&self, operation: &str, body: &[u8]) -> anyhow::Result<Value> {
+    async fn carry_out(&self, operation: &str, number: u64, body: &[u8]) -> anyhow::Result<Value> {
         match operation {
             "publish" => {
                 let Publish { topic, payload, qos, retain } = serde_json::from_slice(body)?;
@@ -210,17 +229,27 @@ impl Behind {
             "object" => self.object(serde_json::from_slice(body)?).await,
             "idle" => {
                 let Idle { within_ms } = serde_json::from_slice(body)?;
-                self.idle(Duration::from_millis(within_ms).min(MAX_WAIT)).await?;
+                let within = Duration::from_millis(within_ms).min(MAX_WAIT);
+                self.earlier_ones(number, within).await;
+                self.idle(within).await?;
                 Ok(Value::Null)
             }
             "advance" => {
                 let Forward { by, within_ms } = serde_json::from_slice(body)?;
                 let within = Duration::from_millis(within_ms).min(MAX_WAIT);
+                self.earlier_ones(number, within).await;
                 self.time.advance(by.duration()?, within, &self.runner).await?;
                 Ok(json!({ "now_unix_ms": self.clock.now_unix_ms() }))
             }
             other => anyhow::bail!("tests have no operation `{other}`"),
         }
+    }
+
+    /// Waits until the operations before this one have begun: a call that the test does not await is at work when time is advanced. One
+    /// that does not arrive was given up by the test.
+    async fn earlier_ones(&self, number: u64, within: Duration) {
+        let mut begun = self.begun.subscribe();
+        let _ = tokio::time::timeout(within, begun.wait_for(|begun| begun + 1 >= number)).await;
     }
 
     fn publish(&self, topic: &str, payload: Vec<u8>, qos: u8, retain: bool) -> anyhow::Result<()> {

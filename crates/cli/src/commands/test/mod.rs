@@ -244,6 +244,7 @@ async fn run_file(
         clock: node.clock.clone(),
         time: node.time.clone(),
         runner: runner.clone(),
+        begun: tokio::sync::watch::Sender::new(0),
     })
     .await?;
     let artifact = proto::Artifact {
