@@ -2,6 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { link, messageOf } from "../connection";
+import type { Live } from "../live";
 
 export function Card(props: { title?: ComponentChildren; actions?: ComponentChildren; class?: string; children: ComponentChildren }) {
     return (
@@ -43,6 +44,17 @@ export function Empty(props: { error?: string | undefined; loading?: boolean; ch
     if (props.error) return <p class="empty bad" role="alert">{props.error}</p>;
     if (props.loading) return <p class="empty" aria-busy="true">Loading…</p>;
     return <p class="empty">{props.children}</p>;
+}
+
+/** What was read last, with the error of a later attempt beside it. */
+export function Loaded<T>(props: { live: Live<T>; children: (data: T) => ComponentChildren }) {
+    const { data, error } = props.live;
+    return (
+        <>
+            {(error || data === undefined) && <Empty error={error} loading />}
+            {data !== undefined && props.children(data)}
+        </>
+    );
 }
 
 export interface Column<T> {

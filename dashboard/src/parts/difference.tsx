@@ -17,6 +17,7 @@ export function Difference(props: { app: string; from: string; to: string }) {
     if (data.files.length === 0) return <Empty>They have the same files.</Empty>;
     return (
         <div class="difference">
+            {error && <Empty error={error} />}
             {data.files.map((file) => (
                 <File key={file.file} file={file} />
             ))}

@@ -63,6 +63,7 @@ export function Cluster() {
     ];
     return (
         <>
+            {error && <Empty error={error} />}
             {cluster.copy && <p class="away">A second node runs with the identity of this one: {cluster.copy}</p>}
             {cluster.recovering > 0 && (
                 <p class="away">

@@ -87,6 +87,7 @@ function One(props: { name: string }) {
             <p>
                 <a href={href("functions")}>All functions</a>
             </p>
+            {error && <Empty error={error} />}
             <Card
                 title={
                     <>

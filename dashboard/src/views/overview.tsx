@@ -18,6 +18,7 @@ export function Overview() {
     const state = data.draining ? <Badge tone="warn">stopping</Badge> : <Badge tone="good">ready</Badge>;
     return (
         <>
+            {error && <Empty error={error} />}
             <Warnings warnings={data.warnings} />
             <Card title="Node" actions={state}>
                 <dl class="figures">

@@ -35,6 +35,7 @@ function Secrets() {
     };
     return (
         <Card title="Secrets">
+            {error && <Empty error={error} />}
             {data.secrets.length === 0 ? (
                 <Empty>No secret is set.</Empty>
             ) : (
@@ -100,6 +101,7 @@ function Users() {
     };
     return (
         <Card title="Users">
+            {error && <Empty error={error} />}
             {data.users.length === 0 ? (
                 <Empty>There is no user; the admin token alone signs in.</Empty>
             ) : (
@@ -186,9 +188,8 @@ function InForce() {
                 <input type="search" aria-label="Search in the settings" placeholder="Search" value={search} onInput={(event) => setSearch(event.currentTarget.value)} />
             }
         >
-            {!data ? (
-                <Empty error={error} loading />
-            ) : (
+            {(error || !data) && <Empty error={error} loading />}
+            {data && (
                 <>
                     <p>
                         <small>

@@ -213,6 +213,7 @@ function One(props: { id: string }) {
             <p>
                 <a href={href("workflows", ["of", instance.workflow])}>{instance.workflow}</a>
             </p>
+            {error && <Empty error={error} />}
             <Card title={instance.id} actions={<Changes instance={instance} done={refresh} />}>
                 <dl class="figures">
                     <Figure name="State" value={<Badge tone={TONES[instance.status] ?? "quiet"}>{instance.status}</Badge>} />

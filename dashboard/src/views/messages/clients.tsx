@@ -4,7 +4,7 @@ import type { Client } from "../../api/edgefaas/messages/v1/messages_pb";
 import { may, messages } from "../../connection";
 import { count, time } from "../../format";
 import { useLive } from "../../live";
-import { Action, Badge, Card, Empty, Figure, Table } from "../../parts/basics";
+import { Action, Badge, Card, Empty, Figure, Loaded, Table } from "../../parts/basics";
 import { Pages, Search, usePages } from "../../parts/search";
 import { go, href } from "../../router";
 
@@ -23,7 +23,8 @@ function All() {
     const [connected, setConnected] = useState(false);
     const pages = usePages([search, connected]);
     const load = (signal: AbortSignal) => messages.listClients({ search, connected, after: pages.after, limit: PAGE }, { signal });
-    const { data, error, refresh } = useLive(load, [search, connected, pages.after]);
+    const live = useLive(load, [search, connected, pages.after]);
+    const { data, refresh } = live;
     return (
         <>
             <div class="fields search">
@@ -43,26 +44,28 @@ function All() {
                     )
                 }
             >
-                {!data || error ? (
-                    <Empty error={error} loading />
-                ) : data.clients.length === 0 ? (
-                    <Empty>{search || connected ? "No such client." : "No client has a session."}</Empty>
-                ) : (
-                    <Table
-                        label="Clients"
-                        rows={data.clients}
-                        id={(client) => client.id}
-                        columns={[
-                            { name: "Client", cell: (client) => <a href={href("messages", ["clients", client.id])}>{client.id}</a> },
-                            { name: "State", cell: (client) => <State client={client} /> },
-                            { name: "User", wide: true, cell: (client) => client.user || <small>anonymous</small> },
-                            { name: "Address", wide: true, cell: (client) => client.address },
-                            { name: "Since", wide: true, cell: (client) => client.sinceUnixMs > 0n && time(client.sinceUnixMs) },
-                            { name: "Waiting", number: true, cell: (client) => count(client.waiting) },
-                            { name: "Actions", wide: true, cell: (client) => <Drop client={client} done={refresh} /> },
-                        ]}
-                    />
-                )}
+                <Loaded live={live}>
+                    {(data) =>
+                        data.clients.length === 0 ? (
+                            <Empty>{search || connected ? "No such client." : "No client has a session."}</Empty>
+                        ) : (
+                            <Table
+                                label="Clients"
+                                rows={data.clients}
+                                id={(client) => client.id}
+                                columns={[
+                                    { name: "Client", cell: (client) => <a href={href("messages", ["clients", client.id])}>{client.id}</a> },
+                                    { name: "State", cell: (client) => <State client={client} /> },
+                                    { name: "User", wide: true, cell: (client) => client.user || <small>anonymous</small> },
+                                    { name: "Address", wide: true, cell: (client) => client.address },
+                                    { name: "Since", wide: true, cell: (client) => client.sinceUnixMs > 0n && time(client.sinceUnixMs) },
+                                    { name: "Waiting", number: true, cell: (client) => count(client.waiting) },
+                                    { name: "Actions", wide: true, cell: (client) => <Drop client={client} done={refresh} /> },
+                                ]}
+                            />
+                        )
+                    }
+                </Loaded>
                 <Pages place={pages} last={data?.clients.at(-1)?.id} more={data?.more ?? false} />
             </Card>
         </>
@@ -92,30 +95,31 @@ function Drop(props: { client: Client; done: () => void }) {
 
 function One(props: { id: string }) {
     const { id } = props;
-    const { data, error, refresh } = useLive((signal) => messages.getClient({ id }, { signal }), [id]);
+    const live = useLive((signal) => messages.getClient({ id }, { signal }), [id]);
     const back = (
         <p>
             <a href={href("messages", ["clients"])}>All clients</a>
         </p>
     );
-    if (!data || error) {
-        return (
-            <>
-                {back}
-                <Empty error={error} loading />
-            </>
-        );
-    }
     // A client without a session that lasts is gone with its connection.
     const dropped = async () => {
         const rest = await messages.getClient({ id }).catch(() => undefined);
-        if (rest) refresh();
+        if (rest) live.refresh();
         else go("messages", ["clients"]);
     };
     return (
         <>
             {back}
-            <Card title={data.id} actions={<Drop client={data} done={() => void dropped()} />}>
+            <Loaded live={live}>{(client) => <Details client={client} dropped={() => void dropped()} />}</Loaded>
+        </>
+    );
+}
+
+function Details(props: { client: Client; dropped: () => void }) {
+    const { client: data, dropped } = props;
+    return (
+        <>
+            <Card title={data.id} actions={<Drop client={data} done={dropped} />}>
                 <dl class="figures">
                     <Figure name="State" value={<State client={data} />} note={data.sinceUnixMs > 0n && `since ${time(data.sinceUnixMs)}`} />
                     <Figure name="Waiting" value={count(data.waiting)} note="messages" />

@@ -4,7 +4,7 @@ import type { Level, ListTopicsResponse, Topic } from "../../api/edgefaas/messag
 import { may, messages } from "../../connection";
 import { bytes, clock, count, rate } from "../../format";
 import { useLive, useStream } from "../../live";
-import { Badge, Card, Empty, Figure, Table } from "../../parts/basics";
+import { Badge, Card, Empty, Figure, Loaded, Table } from "../../parts/basics";
 import { type Form, FormChoice, Payload, payloadText } from "../../parts/payload";
 import { Pages, Search, usePages } from "../../parts/search";
 import { href, place } from "../../router";
@@ -53,27 +53,30 @@ function Found(props: { search: string }) {
     const pages = usePages([search]);
     // Names of topics have no wildcards: a text with one is a filter.
     const wanted = /[+#]/.test(search) ? { filter: search } : { search };
-    const { data, error } = useLive((signal) => messages.listTopics({ ...wanted, after: pages.after, limit: PAGE }, { signal }), [search, pages.after]);
+    const live = useLive((signal) => messages.listTopics({ ...wanted, after: pages.after, limit: PAGE }, { signal }), [search, pages.after]);
+    const { data } = live;
     return (
         <Card title="Topics found" actions={data && <LeftOut answer={data} />}>
-            {!data || error ? (
-                <Empty error={error} loading />
-            ) : data.topics.length === 0 ? (
-                <Empty>{wanted.filter ? "No topic matches this filter." : "No topic has this text in its name."}</Empty>
-            ) : (
-                <Table
-                    label="Topics found"
-                    rows={data.topics}
-                    id={(topic) => topic.name}
-                    columns={[
-                        { name: "Topic", cell: (topic) => <a href={href("messages", ["topics"], { topic: topic.name })}>{topic.name}</a> },
-                        { name: "Rate", number: true, cell: (topic) => rate(topic.rate) },
-                        { name: "Messages", number: true, wide: true, cell: (topic) => count(topic.messages) },
-                        { name: "Last", wide: true, cell: lastText },
-                        { name: "Retained", number: true, wide: true, cell: (topic) => topic.retainedBytes !== undefined && bytes(topic.retainedBytes) },
-                    ]}
-                />
-            )}
+            <Loaded live={live}>
+                {(data) =>
+                    data.topics.length === 0 ? (
+                        <Empty>{wanted.filter ? "No topic matches this filter." : "No topic has this text in its name."}</Empty>
+                    ) : (
+                        <Table
+                            label="Topics found"
+                            rows={data.topics}
+                            id={(topic) => topic.name}
+                            columns={[
+                                { name: "Topic", cell: (topic) => <a href={href("messages", ["topics"], { topic: topic.name })}>{topic.name}</a> },
+                                { name: "Rate", number: true, cell: (topic) => rate(topic.rate) },
+                                { name: "Messages", number: true, wide: true, cell: (topic) => count(topic.messages) },
+                                { name: "Last", wide: true, cell: lastText },
+                                { name: "Retained", number: true, wide: true, cell: (topic) => topic.retainedBytes !== undefined && bytes(topic.retainedBytes) },
+                            ]}
+                        />
+                    )
+                }
+            </Loaded>
             <Pages place={pages} last={data?.topics.at(-1)?.name} more={data?.more ?? false} />
         </Card>
     );
