@@ -17,7 +17,7 @@ test("warnings say what to do and lead to the function, and charts and events co
     await expect(events).toContainText("warning");
     const chart = page.locator(".chart").first();
     await expect(chart.locator("canvas")).toBeVisible();
-    await expect(page.getByRole("row", { name: /of the node/ })).toContainText("MB");
+    await expect(page.getByRole("row", { name: /of the node/ })).toContainText("MiB");
     await expect(page.locator(".chart")).not.toHaveCount(0);
     await checkAccessibility(page);
     await picture(page, "overview");

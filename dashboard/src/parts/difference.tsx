@@ -1,7 +1,7 @@
 // What differs between two revisions of an app, as `diff -u` shows it.
 import type { FileDifference } from "../api/edgefaas/control/v1/control_pb";
 import { control } from "../connection";
-import { bytes, count } from "../format";
+import { bytes, counted } from "../format";
 import { useLive } from "../live";
 import { Empty } from "./basics";
 
@@ -43,7 +43,7 @@ function File(props: { file: FileDifference }) {
                     {lines.slice(0, MAX_LINES).map((line, index) => (
                         <span key={index} class={kindOf(line)}>{`${line}\n`}</span>
                     ))}
-                    {lines.length > MAX_LINES && `… ${count(lines.length - MAX_LINES)} more lines`}
+                    {lines.length > MAX_LINES && `… ${counted(lines.length - MAX_LINES, "more line")}`}
                 </pre>
             )}
         </section>

@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { LogLine } from "../api/edgefaas/control/v1/control_pb";
 import { control } from "../connection";
-import { clock } from "../format";
+import { clock, counted } from "../format";
 import { href } from "../router";
 import { Card, Empty } from "./basics";
 import { byNumber, useTail } from "./tail";
@@ -43,7 +43,7 @@ export function Logs(props: { name?: string }) {
                 {shown.length === 0 && <p class="empty">{wanted ? "No line has this text." : "No lines yet."}</p>}
                 {shown.map((line) => (
                     <div key={String(line.number)} class={`line ${line.level}`}>
-                        {line.lostBefore > 0n && <div class="warn">{String(line.lostBefore)} lines were lost</div>}
+                        {line.lostBefore > 0n && <div class="warn">{counted(line.lostBefore, "line was", "lines were")} lost</div>}
                         <time>{clock(line.timeUnixMs)}</time> <span class="level">{line.level}</span>{" "}
                         {!props.name && <a href={href("functions", [line.function])}>{line.function}</a>} <span class="message">{line.message}</span>{" "}
                         {line.invocationId && <a href={href("traces", [line.invocationId])}>trace</a>}

@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import { type Invocation, State } from "../api/edgefaas/invocations/v1/invocations_pb";
 import { control, invocations, link, may } from "../connection";
-import { bytes, count, time } from "../format";
+import { bytes, count, counted, time } from "../format";
 import { useLive } from "../live";
 import { Action, Badge, Card, Empty, Figure, Loaded, Table, type Tone, Value } from "../parts/basics";
 import { type Form, FormChoice, Payload } from "../parts/payload";
@@ -74,7 +74,7 @@ function All(props: { dead: boolean; of: string }) {
             </label>
             <Card title={dead ? "Dead invocations" : "Pending invocations"}>
                 {dead && data && data.deadDropped > 0n && (
-                    <p class="warn">{count(data.deadDropped)} older ones were given up for want of room since the start of the node.</p>
+                    <p class="warn">{counted(data.deadDropped, "older one was", "older ones were")} dropped for want of room since the start of the node.</p>
                 )}
                 <Loaded live={live}>
                     {(data) =>

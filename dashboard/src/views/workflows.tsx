@@ -150,10 +150,16 @@ function Definitions(props: { workflows: Workflow[] }) {
                 { name: "Failed", number: true, cell: (one) => count(one.faulted) },
                 { name: "To retry", number: true, cell: (one) => count(one.retryable) },
                 { name: "Refused", number: true, wide: true, cell: (one) => count(one.rejected) },
-                { name: "Mean", number: true, wide: true, cell: (one) => duration(one.meanUs) },
+                { name: "Mean time to end", number: true, wide: true, cell: meanText },
             ]}
         />
     );
+}
+
+/** From the start to the end of an instance, with its waits; of the completed, failed and cancelled ones. */
+function meanText(one: Workflow): string {
+    const hasEnded = one.completed + one.faulted + one.cancelled > 0n;
+    return hasEnded ? duration(one.meanUs) : "none has ended";
 }
 
 function Instances(props: { instances: Instance[]; done: () => void }) {

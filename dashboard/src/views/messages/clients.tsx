@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import type { Client } from "../../api/edgefaas/messages/v1/messages_pb";
 import { may, messages } from "../../connection";
-import { count, time } from "../../format";
+import { count, counted, time } from "../../format";
 import { useLive } from "../../live";
 import { Action, Badge, Card, Empty, Figure, Loaded, Table } from "../../parts/basics";
 import { Pages, Search, usePages } from "../../parts/search";
@@ -86,7 +86,7 @@ function Drop(props: { client: Client; done: () => void }) {
                     Drop
                 </Action>
             )}
-            <Action run={() => drop(true)} confirm={`Forget the session of ${client.id}, with its subscriptions and ${count(client.waiting)} messages that wait?`} danger>
+            <Action run={() => drop(true)} confirm={`Forget the session of ${client.id}, with its ${counted(client.subscriptions, "subscription")} and ${counted(client.waiting, "message")} that ${client.waiting === 1n ? "waits" : "wait"}?`} danger>
                 {client.connected ? "Drop and forget" : "Forget"}
             </Action>
         </span>

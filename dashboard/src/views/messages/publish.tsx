@@ -1,7 +1,7 @@
 // Publishes a message, as a client of MQTT would.
 import { useState } from "preact/hooks";
 import { messages } from "../../connection";
-import { count } from "../../format";
+import { counted } from "../../format";
 import { Card } from "../../parts/basics";
 import { Field, type Fields, Form } from "../../parts/form";
 import { href } from "../../router";
@@ -46,7 +46,7 @@ export function Publish(props: { topic: string }) {
             </Form>
             {sent && (
                 <p role="status">
-                    Published: it went to {count(sent.subscribers)} {sent.subscribers === 1n ? "subscription" : "subscriptions"}, beside the functions and workflows that it starts.{" "}
+                    Published: it went to {counted(sent.subscribers, "subscription")}, beside the functions and workflows that it starts.{" "}
                     <a href={href("messages", ["topics"], { topic: sent.topic })}>Show the topic</a>
                 </p>
             )}

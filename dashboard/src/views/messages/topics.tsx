@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { Level, ListTopicsResponse, Topic } from "../../api/edgefaas/messages/v1/messages_pb";
 import { may, messages } from "../../connection";
-import { bytes, clock, count, rate } from "../../format";
+import { bytes, clock, count, counted, rate } from "../../format";
 import { useLive, useStream } from "../../live";
 import { Badge, Card, Empty, Figure, Loaded, Table } from "../../parts/basics";
 import { type Form, FormChoice, Payload, payloadText } from "../../parts/payload";
@@ -33,7 +33,7 @@ export function Topics() {
 }
 
 function topicsText(value: bigint): string {
-    return `${count(value)} ${value === 1n ? "topic" : "topics"}`;
+    return counted(value, "topic");
 }
 
 /** What the node left out, beside what is shown. */
@@ -221,7 +221,7 @@ function One(props: { name: string }) {
         >
             {(error ?? lost) && <Empty error={error ?? lost} />}
             <dl class="figures">
-                <Figure name="Rate" value={rate(topic?.rate ?? 0)} note={`${count(topic?.messages ?? 0n)} messages since the node counts`} />
+                <Figure name="Rate" value={rate(topic?.rate ?? 0)} note={`${counted(topic?.messages ?? 0n, "message")} since the node counts`} />
                 <Figure name="Last" value={last ? clock(last.unixMs) : "none yet"} note={last && `QoS ${last.qos}, ${bytes(last.payloadBytes)}`} />
                 <Figure name="Retained" value={topic?.retainedBytes === undefined ? "no" : bytes(topic.retainedBytes)} />
             </dl>
