@@ -25,8 +25,15 @@ function Secrets() {
     });
     const { data, error, refresh } = useLive(load, [], 5000);
     if (!data) return <Empty error={error} loading />;
+    const wanted = place.value.query.get("app") ?? "";
     const set = async (text: Fields) => {
-        await control.setSecret({ app: text("app"), name: text("name"), value: text("value") });
+        const app = text("app").trim();
+        // The node takes a secret of any app: one that is spelled wrongly would be of no use.
+        if (!data.apps.includes(app)) {
+            const others = data.apps.length > 0 ? `; these are: ${data.apps.join(", ")}` : "";
+            throw new Error(`no app ${app} is deployed here${others}`);
+        }
+        await control.setSecret({ app, name: text("name"), value: text("value") });
         refresh();
     };
     const remove = async (app: string, name: string) => {
@@ -64,7 +71,7 @@ function Secrets() {
             {may("administer") && (
                 <Form label="Set secret" class="add" send={set}>
                     <div class="fields">
-                        <Field name="app" label="App" list="apps" required value={place.value.query.get("app") ?? ""} />
+                        <Field key={wanted} name="app" label="App" list="apps" required value={wanted} />
                         <datalist id="apps">
                             {data.apps.map((app) => (
                                 <option key={app} value={app} />

@@ -9,9 +9,29 @@ import { Pages, Search, usePages } from "../../parts/search";
 import { go, href } from "../../router";
 
 const PAGE = 100;
+/** The beginning of the ids of subscriptions of the control API, and how many of them there are at most. */
+const CONTROL = "$control/subscribe-";
+const MAX_CONTROL = 100;
 
 export function Clients(props: { id: string | undefined }) {
     return props.id === undefined ? <All /> : <One key={props.id} id={props.id} />;
+}
+
+/** Subscriptions of the control API, such as those of this page. */
+function isControl(client: Client): boolean {
+    return client.id.startsWith(CONTROL);
+}
+
+interface Listed {
+    clients: Client[];
+    /** The id behind which the next page begins. */
+    last: string | undefined;
+    more: boolean;
+    /** Without those that are left out. */
+    total: bigint;
+    connected: bigint;
+    /** Subscriptions of the control API there are, shown or not. */
+    control: number;
 }
 
 function State(props: { client: Client }) {
@@ -21,9 +41,27 @@ function State(props: { client: Client }) {
 function All() {
     const [search, setSearch] = useState("");
     const [connected, setConnected] = useState(false);
-    const pages = usePages([search, connected]);
-    const load = (signal: AbortSignal) => messages.listClients({ search, connected, after: pages.after, limit: PAGE }, { signal });
-    const live = useLive(load, [search, connected, pages.after]);
+    const [withControl, setWithControl] = useState(false);
+    const pages = usePages([search, connected, withControl]);
+    const load = async (signal: AbortSignal): Promise<Listed> => {
+        const ofControl = await messages.listClients({ search: CONTROL, limit: MAX_CONTROL }, { signal });
+        const own = ofControl.clients.filter(isControl);
+        // The page has as many rows as others, whichever of its clients are left out.
+        const limit = PAGE + (withControl ? 0 : own.length);
+        const page = await messages.listClients({ search, connected, after: pages.after, limit }, { signal });
+        const shown = withControl ? page.clients : page.clients.filter((client) => !isControl(client));
+        const hidden = withControl ? 0 : own.length;
+        const last = shown[PAGE] ? shown[PAGE - 1] : page.clients.at(-1);
+        return {
+            clients: shown.slice(0, PAGE),
+            last: last?.id,
+            more: page.more || shown.length > PAGE,
+            total: page.total - BigInt(hidden),
+            connected: page.connected - BigInt(hidden),
+            control: own.length,
+        };
+    };
+    const live = useLive(load, [search, connected, withControl, pages.after]);
     const { data, refresh } = live;
     return (
         <>
@@ -32,6 +70,10 @@ function All() {
                 <label class="inline">
                     <input type="checkbox" checked={connected} onChange={(event) => setConnected(event.currentTarget.checked)} />
                     Connected only
+                </label>
+                <label class="inline">
+                    <input type="checkbox" checked={withControl} onChange={(event) => setWithControl(event.currentTarget.checked)} />
+                    Subscriptions of the control API{data && ` (${count(data.control)})`}
                 </label>
             </div>
             <Card
@@ -54,7 +96,7 @@ function All() {
                                 rows={data.clients}
                                 id={(client) => client.id}
                                 columns={[
-                                    { name: "Client", cell: (client) => <a href={href("messages", ["clients", client.id])}>{client.id}</a> },
+                                    { name: "Client", cell: (client) => <Name client={client} /> },
                                     { name: "State", cell: (client) => <State client={client} /> },
                                     { name: "User", wide: true, cell: (client) => client.user || <small>anonymous</small> },
                                     { name: "Address", wide: true, cell: (client) => client.address },
@@ -66,8 +108,17 @@ function All() {
                         )
                     }
                 </Loaded>
-                <Pages place={pages} last={data?.clients.at(-1)?.id} more={data?.more ?? false} />
+                <Pages place={pages} last={data?.last} more={data?.more ?? false} />
             </Card>
+        </>
+    );
+}
+
+function Name(props: { client: Client }) {
+    const { client } = props;
+    return (
+        <>
+            <a href={href("messages", ["clients", client.id])}>{client.id}</a> {isControl(client) && <small>control API</small>}
         </>
     );
 }
