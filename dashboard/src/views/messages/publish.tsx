@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import { messages } from "../../connection";
 import { counted } from "../../format";
 import { Card } from "../../parts/basics";
-import { Field, type Fields, Form } from "../../parts/form";
+import { Field, type Fields, Form, QosChoice } from "../../parts/form";
 import { href } from "../../router";
 
 export function Publish(props: { topic: string }) {
@@ -25,14 +25,7 @@ export function Publish(props: { topic: string }) {
             <Form label="Publish" send={send} keep primary>
                 <div class="fields">
                     <Field name="topic" label="Topic" value={props.topic} required />
-                    <label>
-                        QoS
-                        <select name="qos">
-                            <option value="0">0: at most once</option>
-                            <option value="1">1: at least once</option>
-                            <option value="2">2: exactly once</option>
-                        </select>
-                    </label>
+                    <QosChoice qos={0} />
                     <Field name="type" label="Content type" placeholder="application/json" />
                 </div>
                 <label>
