@@ -9,6 +9,7 @@ import { type Form, FormChoice, Payload } from "../parts/payload";
 import { Pages, usePages } from "../parts/search";
 import { Tabs } from "../parts/tabs";
 import { go, href, place } from "../router";
+import { AllDead } from "./invocations/all-dead";
 
 const PAGE = 100;
 
@@ -73,6 +74,7 @@ function All(props: { dead: boolean; of: string }) {
                 </select>
             </label>
             <Card title={dead ? "Dead invocations" : "Pending invocations"}>
+                {dead && may("operate") && <AllDead of={of} none={data?.dead === 0n} changed={refresh} />}
                 {dead && data && data.deadDropped > 0n && (
                     <p class="warn">{counted(data.deadDropped, "older one was", "older ones were")} dropped for want of room since the start of the node.</p>
                 )}
@@ -91,10 +93,13 @@ function All(props: { dead: boolean; of: string }) {
                                     { name: "State", wide: true, cell: (one) => <StateBadge invocation={one} /> },
                                     { name: "Attempt", number: true, wide: true, cell: (one) => <Attempts invocation={one} /> },
                                     dead
+                                        ? { name: "Ended", wide: true, cell: (one) => time(one.endedUnixMs) }
+                                        : { name: "Accepted", wide: true, cell: (one) => time(one.acceptedUnixMs) },
+                                    dead
                                         ? { name: "Error", wide: true, cell: (one) => one.detail || one.title }
                                         : { name: "Next", wide: true, cell: (one) => (one.nextUnixMs > 0n ? time(one.nextUnixMs) : "") },
                                     { name: "Called by", wide: true, cell: (one) => `${one.trigger} ${one.source}` },
-                                    { name: "Actions", cell: (one) => <Changes invocation={one} retried={refresh} discarded={refresh} /> },
+                                    { name: "Actions", actions: true, cell: (one) => <Changes invocation={one} retried={refresh} discarded={refresh} /> },
                                 ]}
                             />
                         )

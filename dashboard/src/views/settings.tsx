@@ -55,6 +55,7 @@ function Secrets() {
                         { name: "Name", cell: (one) => one.name },
                         {
                             name: "Actions",
+                            actions: true,
                             cell: (one) =>
                                 may("administer") && (
                                     <Action run={() => remove(one.app, one.name)} confirm={`Remove the secret ${one.name} of ${one.app}?`} danger>
@@ -129,6 +130,7 @@ function Users() {
                         },
                         {
                             name: "Actions",
+                            actions: true,
                             cell: (user) =>
                                 may("administer") &&
                                 user.name !== session.value?.user && (

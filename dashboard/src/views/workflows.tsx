@@ -174,7 +174,7 @@ function Instances(props: { instances: Instance[]; done: () => void }) {
                 { name: "State", cell: (one) => <Badge tone={TONES[one.status] ?? "quiet"}>{one.status}</Badge> },
                 { name: "At", wide: true, cell: (one) => one.tasks.join(", ") },
                 { name: "Started", wide: true, cell: (one) => time(one.startedUnixMs) },
-                { name: "Actions", cell: (one) => <Changes instance={one} done={props.done} /> },
+                { name: "Actions", actions: true, cell: (one) => <Changes instance={one} done={props.done} /> },
             ]}
         />
     );

@@ -102,7 +102,7 @@ function All() {
                                     { name: "Address", wide: true, cell: (client) => client.address },
                                     { name: "Since", wide: true, cell: (client) => client.sinceUnixMs > 0n && time(client.sinceUnixMs) },
                                     { name: "Waiting", number: true, cell: (client) => count(client.waiting) },
-                                    { name: "Actions", wide: true, cell: (client) => <Drop client={client} done={refresh} /> },
+                                    { name: "Actions", actions: true, cell: (client) => <Drop client={client} done={refresh} /> },
                                 ]}
                             />
                         )

@@ -54,6 +54,7 @@ export function Retained() {
                                     { name: "Since", wide: true, cell: (message) => message.unixMs > 0n && time(message.unixMs) },
                                     {
                                         name: "Actions",
+                                        actions: true,
                                         cell: (message) =>
                                             may("operate") && (
                                                 <Action run={() => remove(message.topic)} confirm={`Remove the retained message of ${message.topic}?`} danger>
