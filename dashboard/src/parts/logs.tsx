@@ -2,7 +2,8 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { LogLine } from "../api/edgefaas/control/v1/control_pb";
 import { control } from "../connection";
-import { clock, counted } from "../format";
+import { clock, counted, span } from "../format";
+import { useLive } from "../live";
 import { href } from "../router";
 import { Card, Empty } from "./basics";
 import { byNumber, useTail } from "./tail";
@@ -10,6 +11,7 @@ import { byNumber, useTail } from "./tail";
 /** Lines that are kept here, and that the node sends first. */
 const MAX_LINES = 1000;
 const FIRST_LINES = 200;
+const UPTIME_MS = 10_000;
 const join = byNumber<LogLine>((line) => line.timeUnixMs);
 
 export function Logs(props: { name?: string }) {
@@ -22,6 +24,8 @@ export function Logs(props: { name?: string }) {
     useEffect(() => {
         if (follow && end.current) end.current.scrollTop = end.current.scrollHeight;
     }, [lines, follow]);
+    // The first line of a log may be the one after a restart.
+    const uptimeS = useLive(async (signal) => Number((await control.status({}, { signal })).uptimeMs) / 1000, [], UPTIME_MS).data;
     const wanted = search.trim().toLowerCase();
     const text = (line: LogLine) => `${line.level} ${line.function} ${line.invocationId} ${line.message}`.toLowerCase();
     const shown = wanted ? lines.filter((line) => text(line).includes(wanted)) : lines;
@@ -39,6 +43,9 @@ export function Logs(props: { name?: string }) {
             }
         >
             {error && <Empty error={error} />}
+            <p>
+                <small>The node keeps the log in memory{uptimeS !== undefined && `: it begins with its start ${span(uptimeS)} ago`}.</small>
+            </p>
             <div class="log" ref={end} role="log" aria-label="Log lines" aria-live="off" tabIndex={0}>
                 {shown.length === 0 && <p class="empty">{wanted ? "No line has this text." : "No lines yet."}</p>}
                 {shown.map((line) => (
