@@ -44,7 +44,7 @@ export function Logs(props: { name?: string }) {
         >
             {error && <Empty error={error} />}
             <p>
-                <small>The node keeps the log in memory{uptimeS !== undefined && `: it begins with its start ${span(uptimeS)} ago`}.</small>
+                <small>The node keeps the log in memory, since its start{uptimeS !== undefined && ` ${span(uptimeS)} ago`}.</small>
             </p>
             <div class="log" ref={end} role="log" aria-label="Log lines" aria-live="off" tabIndex={0}>
                 {shown.length === 0 && <p class="empty">{wanted ? "No line has this text." : "No lines yet."}</p>}
