@@ -126,7 +126,7 @@ test("retries of all end with a full queue, and discards of all when they are st
     });
     await page.getByRole("button", { name: "Retry all" }).click();
     await page.getByRole("dialog").getByRole("button", { name: "Retry all" }).click();
-    await expect(page.getByRole("alert")).toHaveText("Ended by a refusal: the queue of gate is full");
+    await expect(page.getByRole("alert")).toHaveText("Ended: the queue of gate is full");
     await expect(page.getByRole("status")).toHaveText("2 of 9 retried.");
     expect(calls).toBe(3);
 

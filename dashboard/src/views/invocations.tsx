@@ -74,7 +74,7 @@ function All(props: { dead: boolean; of: string }) {
                 </select>
             </label>
             <Card title={dead ? "Dead invocations" : "Pending invocations"}>
-                {dead && may("operate") && <AllDead of={of} none={data?.dead === 0n} changed={refresh} />}
+                {dead && may("operate") && <AllDead key={of} of={of} none={data?.dead === 0n} changed={refresh} />}
                 {dead && data && data.deadDropped > 0n && (
                     <p class="warn">{counted(data.deadDropped, "older one was", "older ones were")} dropped for want of room since the start of the node.</p>
                 )}

@@ -29,7 +29,7 @@ interface Progress {
     /** Those that the node refuses and that stay, such as those of a function that is gone; and why. */
     refused: number;
     reason: string | undefined;
-    /** The refusal that ended it. */
+    /** The error that ended it, such as a full queue. */
     error: string | undefined;
 }
 
@@ -47,11 +47,7 @@ export function AllDead(props: { of: string; none: boolean; changed: () => void 
     const [error, setError] = useState<string>();
     const running = useRef<AbortController>(undefined);
     const stop = () => running.current?.abort();
-    useEffect(() => {
-        setState({ step: "idle" });
-        setError(undefined);
-        return stop;
-    }, [of]);
+    useEffect(() => stop, []);
     const ask = async (change: Change) => {
         setState({ step: "counting" });
         setError(undefined);
@@ -139,7 +135,7 @@ function Ended(props: { change: Change; total: number; progress: Progress; stopp
             </p>
             {(error ?? reason) && (
                 <p>
-                    <Failure text={error ? `Ended by a refusal: ${error}` : `The last refusal: ${reason}`} />
+                    <Failure text={error ? `Ended: ${error}` : `The last refusal: ${reason}`} />
                 </p>
             )}
         </>
@@ -162,7 +158,7 @@ async function collect(of: string): Promise<{ ids: string[]; more: boolean }> {
     return { ids: ids.slice(0, MAX).reverse(), more: after !== "" };
 }
 
-/** Changes one after another until all are done, `signal` ends it, or the node refuses one in a way that holds for the others, too. */
+/** Changes one after another until all are done, `signal` ends it, or a call fails in a way that holds for the others, too. */
 async function runAll(change: Change, ids: string[], signal: AbortSignal, show: (progress: Progress) => void): Promise<Progress> {
     const progress: Progress = { done: 0, gone: 0, refused: 0, reason: undefined, error: undefined };
     const left = [...ids].reverse();
