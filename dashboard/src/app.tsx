@@ -1,5 +1,5 @@
 // The frame of all views: sign-in, navigation, and the note that the node is away.
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { findSession, link, session, signOut } from "./connection";
 import { href, place } from "./router";
 import { SignIn } from "./views/sign-in";
@@ -35,6 +35,9 @@ export function App() {
         const timer = setInterval(findSession, RETRY_MS);
         return () => clearInterval(timer);
     }, [link.value]);
+    const current = VIEWS.find(({ view }) => view === place.value.view);
+    const list = useRef<HTMLUListElement>(null);
+    useEffect(() => showCurrent(list.current), [current, session.value]);
     const away = link.value === "away" && (
         <p class="away" role="alert">
             The node does not answer. This page tries again every two seconds; the figures below are the last ones.
@@ -49,7 +52,6 @@ export function App() {
             </main>
         );
     }
-    const current = VIEWS.find(({ view }) => view === place.value.view);
     const Content = current?.content;
     return (
         <>
@@ -58,7 +60,7 @@ export function App() {
             </a>
             <nav aria-label="Views">
                 <strong>edgefaas</strong>
-                <ul>
+                <ul ref={list}>
                     {VIEWS.map(({ view, name }) => (
                         <li key={view}>
                             <a href={href(view)} aria-current={view === current?.view ? "page" : undefined}>
@@ -86,6 +88,14 @@ export function App() {
             </main>
         </>
     );
+}
+
+/** On a narrow screen the list of views scrolls sideways: the current one goes to its middle. */
+function showCurrent(list: HTMLElement | null) {
+    const item = list?.querySelector("[aria-current]")?.getBoundingClientRect();
+    if (!list || !item) return;
+    const box = list.getBoundingClientRect();
+    list.scrollLeft += item.left + item.width / 2 - (box.left + box.width / 2);
 }
 
 /** The address keeps its `#`, which names the view. */

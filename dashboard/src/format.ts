@@ -6,15 +6,21 @@ export function count(value: number | bigint): string {
     return numbers.format(value);
 }
 
+/** A number with its noun, such as `1 message`. */
+export function counted(value: number | bigint, one: string, many = `${one}s`): string {
+    return `${count(value)} ${Number(value) === 1 ? one : many}`;
+}
+
+/** In the units of the CLI and of the warnings. */
 export function bytes(value: number | bigint): string {
     let left = Number(value);
-    const units = ["B", "kB", "MB", "GB", "TB"];
+    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let unit = 0;
-    while (Math.abs(left) >= 999.5 && unit < units.length - 1) {
-        left /= 1000;
+    while (Math.abs(left) >= 1024 && unit < units.length - 1) {
+        left /= 1024;
         unit += 1;
     }
-    return `${unit === 0 || left >= 99.95 ? left.toFixed(0) : left.toFixed(1)} ${units[unit]}`;
+    return `${unit === 0 ? left.toFixed(0) : left.toFixed(1)} ${units[unit]}`;
 }
 
 export function rate(value: number): string {

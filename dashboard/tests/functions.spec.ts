@@ -13,6 +13,8 @@ test("the failing function is found, and its log says why", async ({ page, node 
     await picture(page, "functions");
     await page.getByRole("link", { name: "broken" }).click();
     await expect(page.getByRole("log")).toContainText("the sensor gives no value");
+    await expect(page.getByText(/in memory, since its start [\d.]+ s ago/)).toBeVisible();
+    await expect(page.getByText(/last traced failure was at .*the sensor gives no value/)).toBeVisible();
     await checkAccessibility(page);
     await picture(page, "function");
 });
@@ -21,6 +23,7 @@ test("a function is invoked with events, and answer, log and trace are shown", a
     await deploy(node);
     await signIn(page, node);
     await page.goto(`${node.url}/#/functions/greet`);
+    await page.getByLabel("Event").selectOption("Direct call");
     await page.getByLabel("Body").fill("ada");
     await page.getByRole("button", { name: "Invoke" }).click();
     const outcome = page.locator(".outcome");
@@ -39,6 +42,105 @@ test("a function is invoked with events, and answer, log and trace are shown", a
     await page.getByLabel("Search in the log").fill("bob");
     await expect(page.getByRole("log")).not.toContainText("greeting ada");
     await expect(page.getByRole("log")).toContainText("greeting bob");
+});
+
+const EVENTS = `app = "plant"
+
+[functions.order]
+main = "echo.js"
+triggers = [{ http = "/orders", methods = ["POST", "PUT"] }]
+
+[functions.item]
+main = "echo.js"
+triggers = [{ http = "/orders/{id}" }]
+
+[functions.level]
+main = "echo.js"
+triggers = [{ mqtt = "tanks/+/level", qos = 1 }]
+
+[functions.alarm]
+main = "echo.js"
+triggers = [{ mqtt = "alarm", order_by = "topic", qos = 1 }, { cron = "*/5 * * * *" }]
+
+[functions.count]
+main = "echo.js"
+triggers = [{ object = "tank-*", field = "level" }]
+`;
+const ECHO = `const MEMBERS = ["query", "headers", "topic", "qos", "retain", "properties", "schedule", "scheduledTime", "object", "field"];
+export default (event) => {
+    const seen = Object.fromEntries(MEMBERS.map((member) => [member, event[member]]));
+    seen.text = event.text();
+    if (event.kind === "http") seen.headers = Object.fromEntries(new Headers(event.headers));
+    if (event.kind === "http") return new Response(JSON.stringify(seen), { status: 201, headers: { "x-order": "seven" } });
+    return seen;
+};
+`;
+
+test("the form of invoke has all of an event, as the triggers of the function say", async ({ page, node }) => {
+    await deploy(node, { "edgefaas.toml": EVENTS, "echo.js": ECHO });
+    await signIn(page, node);
+    const open = (name: string) => page.goto(`${node.url}/#/functions/${name}`);
+    const invoke = page.getByRole("button", { name: "Invoke" });
+    const outcome = page.locator(".outcome");
+
+    await open("order");
+    await expect(page.getByLabel("Event")).toHaveValue("http");
+    await expect(page.getByLabel("Method")).toHaveValue("POST");
+    await expect(page.getByLabel("Path and query")).toHaveValue("/orders");
+    await page.getByLabel("Headers").fill("x-tenant: north\nno header");
+    await invoke.click();
+    await expect(page.getByRole("alert")).toContainText("line 2 of the headers");
+    await page.getByLabel("Headers").fill("x-tenant: north\n\naccept: text/plain; q=1");
+    await page.getByLabel("Path and query").fill("/orders?a=1?b");
+    await invoke.click();
+    await expect(page.getByRole("alert")).toHaveCount(0);
+    await expect(outcome).toContainText("status 201");
+    await expect(outcome).toContainText("x-order: seven");
+    await expect(outcome).toContainText('"north"');
+    await expect(outcome).toContainText('"a=1?b"');
+    await checkAccessibility(page);
+    await picture(page, "invoke-http");
+
+    await open("item");
+    await expect(page.getByLabel("Path and query")).toHaveValue("");
+    await expect(page.getByLabel("Path and query")).toHaveAttribute("placeholder", "/orders/{id}");
+
+    await open("level");
+    await expect(page.getByLabel("Event")).toHaveValue("mqtt");
+    await expect(page.getByLabel("Topic")).toHaveValue("");
+    await expect(page.getByLabel("Topic")).toHaveAttribute("placeholder", "tanks/+/level");
+    await expect(page.getByLabel("QoS")).toHaveValue("1");
+    await page.getByLabel("Topic").fill("tanks/north/level");
+    await page.getByLabel("QoS").selectOption("2: exactly once");
+    await page.getByLabel("As a retained message").check();
+    await page.getByLabel("Content type").fill("text/csv");
+    await page.getByLabel("Body").fill("7;8");
+    await invoke.click();
+    await expect(outcome).toContainText('"topic": "tanks/north/level"');
+    await expect(outcome).toContainText('"qos": 2');
+    await expect(outcome).toContainText('"retain": true');
+    await expect(outcome).toContainText("text/csv");
+    await expect(outcome).toContainText("7;8");
+    await checkAccessibility(page);
+
+    await open("alarm");
+    await expect(page.getByLabel("Topic")).toHaveValue("alarm");
+    await page.getByLabel("Event").selectOption("Schedule");
+    await expect(page.locator('input[name="schedule"]')).toHaveValue("*/5 * * * *");
+    await page.getByLabel("Scheduled time").fill("2030-01-02T03:04:05");
+    await invoke.click();
+    await expect(outcome).toContainText(/1893553445000|2030-01-02T03:04:05/);
+    await checkAccessibility(page);
+
+    await open("count");
+    await expect(page.getByLabel("Event")).toHaveValue("object");
+    const object = page.getByRole("textbox", { name: "Object" });
+    await expect(object).toHaveAttribute("placeholder", "tank-*");
+    await expect(page.getByLabel("Field")).toHaveValue("level");
+    await object.fill("tank-north");
+    await page.getByLabel("New value, as JSON").fill("7");
+    await invoke.click();
+    await expect(outcome).toContainText('"object": "tank-north"');
 });
 
 test("markup of a function and of a payload stays text", async ({ page, node }) => {
@@ -94,6 +196,8 @@ test.describe("a user who may only look", () => {
         await page.getByRole("link", { name: "Messages" }).click();
         await expect(page.getByRole("link", { name: "Watch" })).toBeVisible();
         await expect(page.getByRole("link", { name: "Publish" })).toHaveCount(0);
+        await page.goto(`${node.url}/#/messages/publish`);
+        await expect(page.getByText("This page needs the role operate. You have the role look")).toBeVisible();
         const call = (path: string) =>
             page.evaluate(async (path) => {
                 const frame = new Uint8Array(5);

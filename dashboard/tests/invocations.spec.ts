@@ -1,6 +1,7 @@
 import { deploy } from "./app";
 import { checkAccessibility, expect, picture, signIn, test } from "./fixtures";
 import { connectClient } from "./mqtt";
+import type { Node } from "./node";
 
 const MARKUP = "<script>window.hit = 1</script>";
 const MANIFEST = `app = "plant"
@@ -9,6 +10,7 @@ const MANIFEST = `app = "plant"
 main = "gate.js"
 triggers = [{ mqtt = "in/+", qos = 1 }]
 permissions = { publish = ["out"] }
+limits = { concurrency = 1 }
 
 [functions.slow]
 main = "gate.js"
@@ -64,6 +66,87 @@ test("dead letters are looked at, retried when the cause is mended, and discarde
     await client.endAsync();
 });
 
+/** Publishes messages that end as dead letters, one after another. */
+async function makeDead(node: Node, number: number) {
+    const client = await connectClient(node);
+    for (let at = 0; at < number; at += 1) await client.publishAsync("in/a", String(at), { qos: 1 });
+    await client.endAsync();
+}
+
+test("all dead letters of a function are retried in their order, and all are discarded", async ({ page, node }) => {
+    await deploy(node, app(true));
+    await makeDead(node, 12);
+    const client = await connectClient(node);
+    await client.subscribeAsync("out", { qos: 1 });
+    const arrived: string[] = [];
+    client.on("message", (_, payload) => arrived.push(payload.toString()));
+    await signIn(page, node);
+    await page.goto(`${node.url}/#/invocations/dead?function=gate`);
+    const list = page.getByRole("region", { name: "Dead invocations" });
+    await expect(list.locator("tbody tr")).toHaveCount(12);
+    await expect(list.getByRole("columnheader", { name: "Ended" })).toBeVisible();
+    await deploy(node, app(false));
+    await page.getByRole("button", { name: "Retry all" }).click();
+    const retry = page.getByRole("dialog", { name: "Retry 12 dead invocations of gate?" });
+    await checkAccessibility(page);
+    await retry.getByRole("button", { name: "Retry all" }).click();
+    await expect(page.getByRole("status")).toHaveText("12 of 12 retried.");
+    await expect.poll(() => arrived).toEqual(Array.from({ length: 12 }, (_, at) => String(at)));
+    await expect(page.getByText("No durable invocation has failed for good.")).toBeVisible();
+    await client.endAsync();
+
+    await deploy(node, app(true));
+    await makeDead(node, 8);
+    await page.goto(`${node.url}/#/invocations/dead`);
+    await expect(list.locator("tbody tr")).toHaveCount(8);
+    await page.getByRole("button", { name: "Discard all" }).click();
+    const discard = page.getByRole("dialog", { name: "Discard 8 dead invocations?" });
+    await expect(discard).toBeVisible();
+    // Another user is faster with one of them.
+    const first = (await list.locator("tbody tr").first().getByRole("link").first().textContent()) ?? "";
+    await node.cli(["invocations", "discard", first]);
+    await discard.getByRole("button", { name: "Discard all" }).click();
+    await expect(page.getByRole("status")).toHaveText("7 of 8 discarded, 1 no longer there.");
+    await expect(page.getByText("No durable invocation has failed for good.")).toBeVisible();
+    await expect(page.getByRole("button", { name: "Discard all" })).toHaveCount(0);
+});
+
+test("retries of all end with a full queue, and discards of all when they are stopped", async ({ page, node }) => {
+    await deploy(node, app(true));
+    await makeDead(node, 9);
+    await signIn(page, node);
+    await page.goto(`${node.url}/#/invocations/dead`);
+    await expect(page.getByRole("region", { name: "Dead invocations" }).locator("tbody tr")).toHaveCount(9);
+    let calls = 0;
+    await page.route("**/edgefaas.invocations.v1.Invocations/Retry", async (route) => {
+        calls += 1;
+        if (calls < 3) return route.continue();
+        const headers = { "content-type": "application/grpc-web+proto", "grpc-status": "8", "grpc-message": "the queue of gate is full" };
+        return route.fulfill({ status: 200, headers });
+    });
+    await page.getByRole("button", { name: "Retry all" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Retry all" }).click();
+    await expect(page.getByRole("alert")).toHaveText("Ended: the queue of gate is full");
+    await expect(page.getByRole("status")).toHaveText("2 of 9 retried.");
+    expect(calls).toBe(3);
+
+    let goOn = () => {};
+    const held = new Promise<void>((resolve) => (goOn = resolve));
+    await page.route("**/edgefaas.invocations.v1.Invocations/Discard", async (route) => {
+        await held;
+        await route.continue();
+    });
+    await page.getByRole("button", { name: "Discard all" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Discard all" }).click();
+    await expect(page.getByRole("status")).toHaveText(/^0 of \d+$/);
+    await picture(page, "discard-all");
+    await page.getByRole("button", { name: "Stop" }).click();
+    goOn();
+    // Four calls were under way.
+    await expect(page.getByRole("status")).toHaveText(/^Stopped: 4 of \d+ discarded\.$/);
+    await checkAccessibility(page);
+});
+
 test("an invocation that waits for its next attempt is filtered by its function, and runs now", async ({ page, node }) => {
     await deploy(node, app(true));
     const client = await connectClient(node);
@@ -73,6 +156,7 @@ test("an invocation that waits for its next attempt is filtered by its function,
     const list = page.getByRole("region", { name: "Pending invocations" });
     await expect(list).toContainText("retrying");
     await expect(list).toContainText("2 of 5");
+    await expect(list.getByRole("columnheader", { name: "Accepted" })).toBeVisible();
     await checkAccessibility(page);
     await picture(page, "pending");
     await page.getByLabel("Function").selectOption("gate");

@@ -67,6 +67,26 @@ test("topics with empty levels and filters are found", async ({ page, node }) =>
     await client.endAsync();
 });
 
+test("a retained message has the time and the QoS with which it was published", async ({ page, node }) => {
+    const client = await connectClient(node);
+    await client.publishAsync("tanks/north", '{"level": 7}', { retain: true, qos: 1 });
+    await openPage(page, node, "retained");
+    const since = await page.getByRole("region", { name: "Retained messages" }).locator("td[data-name=Since]").innerText();
+    await page.getByRole("link", { name: "tanks/north" }).click();
+    const topic = page.locator(".card.topic");
+    await expect(topic.locator("pre")).toContainText('"level": 7');
+    const last = topic.locator(".figure", { hasText: "Last" });
+    await expect(last).toContainText("QoS 1");
+    await expect(last).toContainText(since);
+    await expect(topic.locator(".badge", { hasText: "retained" })).toBeVisible();
+    await checkAccessibility(page);
+    await client.publishAsync("tanks/north", '{"level": 8}', { qos: 2 });
+    await expect(topic.locator("pre")).toContainText('"level": 8');
+    await expect(last).toContainText("QoS 2");
+    await expect(topic.locator(".badge", { hasText: "retained" })).toHaveCount(0);
+    await client.endAsync();
+});
+
 test("10,000 topics are searched, and shown page by page", async ({ page, node }) => {
     const client = await connectClient(node);
     await openPage(page, node, "topics");
@@ -209,6 +229,24 @@ test("clients are found, looked at, dropped and forgotten", async ({ page, node 
     await page.getByLabel("Connected only").check();
     await expect(list.locator("tbody tr")).toHaveCount(1);
     await other.endAsync();
+});
+
+test("subscriptions of the control API are among the clients on demand only", async ({ page, node, context }) => {
+    const client = await connectClient(node, { clientId: "sensor" });
+    await openPage(page, node, "watch?filter=tanks/%23");
+    await expect(page.getByText("No message yet.")).toBeVisible();
+    const second = await context.newPage();
+    await second.goto(`${node.url}/#/messages/clients`);
+    const rows = second.getByRole("region", { name: "Clients" }).locator("tbody tr");
+    await expect(second.getByText("Subscriptions of the control API (1)")).toBeVisible();
+    await expect(rows).toHaveCount(1);
+    await expect(second.getByText("1 connected of 1")).toBeVisible();
+    await second.getByLabel("Subscriptions of the control API").check();
+    await expect(rows).toHaveCount(2);
+    await expect(second.getByText("2 connected of 2")).toBeVisible();
+    await expect(rows.filter({ hasText: "$control/" })).toContainText("control API");
+    await checkAccessibility(second);
+    await client.endAsync();
 });
 
 test("queues show what waits for subscribers", async ({ page, node }) => {

@@ -17,7 +17,7 @@ test("warnings say what to do and lead to the function, and charts and events co
     await expect(events).toContainText("warning");
     const chart = page.locator(".chart").first();
     await expect(chart.locator("canvas")).toBeVisible();
-    await expect(page.getByRole("row", { name: /of the node/ })).toContainText("MB");
+    await expect(page.getByRole("row", { name: /of the node/ })).toContainText("MiB");
     await expect(page.locator(".chart")).not.toHaveCount(0);
     await checkAccessibility(page);
     await picture(page, "overview");
@@ -25,6 +25,27 @@ test("warnings say what to do and lead to the function, and charts and events co
     await expect(page.getByRole("button", { name: "Last week" })).toHaveAttribute("aria-pressed", "true");
     await warnings.getByRole("link", { name: "greet" }).click();
     await expect(page.getByRole("heading", { level: 1 })).toHaveText("Functions");
+});
+
+test("a missing secret leads to the form of its app, which takes deployed apps only", async ({ page, node }) => {
+    const manifest = `app = "plant"\n\n[functions.greet]\nmain = "greet.js"\nsecrets = ["key"]\n`;
+    await deploy(node, { "edgefaas.toml": manifest });
+    await signIn(page, node);
+    const warnings = page.locator(".card.warnings");
+    await expect(warnings).toContainText("Concerns: function or workflow greet");
+    const link = warnings.getByRole("link", { name: "Set secrets" });
+    await expect(link).toHaveAttribute("href", "#/settings?app=plant");
+    await link.click();
+    await expect(page.getByLabel("App")).toHaveValue("plant");
+    await page.getByLabel("App").fill("plants");
+    await page.getByLabel("Name", { exact: true }).fill("key");
+    await page.getByLabel("Value").fill("right");
+    await page.getByRole("button", { name: "Set secret" }).click();
+    await expect(page.getByRole("alert")).toHaveText("no app plants is deployed here; these are: plant");
+    await page.getByLabel("App").fill("plant");
+    await page.getByRole("button", { name: "Set secret" }).click();
+    await expect(page.getByRole("region", { name: "Secrets" })).toContainText("key");
+    await expect(page.getByRole("alert")).toHaveCount(0);
 });
 
 test("only new samples are asked for", async ({ page, node }) => {

@@ -29,6 +29,39 @@ test.describe("a refused sign-in", () => {
     });
 });
 
+test.describe("an error of a sign-in", () => {
+    test.use({ expectedErrors: /401/ });
+
+    test("is gone with the next attempt, and in the other form", async ({ page, node }) => {
+        await page.goto(node.url);
+        const alert = page.getByRole("alert");
+        const button = page.getByRole("button", { name: "Sign in" });
+        const refused = async () => {
+            await page.getByLabel("User").fill("ada");
+            await page.getByLabel("Password").fill("wrong");
+            await button.click();
+            await expect(alert).toBeVisible();
+        };
+        await refused();
+        await page.getByRole("button", { name: "With the admin token" }).click();
+        await expect(alert).toHaveCount(0);
+        await page.getByRole("button", { name: "With name and password" }).click();
+        await expect(alert).toHaveCount(0);
+        await refused();
+        let goOn = () => {};
+        const held = new Promise<void>((resolve) => (goOn = resolve));
+        await page.route("**/session", async (route) => {
+            await held;
+            await route.continue();
+        });
+        await button.click();
+        await expect(button).toBeDisabled();
+        await expect(alert).toHaveCount(0);
+        goOn();
+        await expect(alert).toBeVisible();
+    });
+});
+
 test("the cookie is out of reach of scripts and of other sites", async ({ page, node, context }) => {
     await signIn(page, node);
     const [cookie] = await context.cookies();

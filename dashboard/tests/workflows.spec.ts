@@ -64,6 +64,23 @@ test("a workflow is drawn with the instances at its tasks, and all of them are c
     }).toPass();
 });
 
+test("the trace of an instance that was retried says what each time is", async ({ page, node }) => {
+    await deploy(node, { "breaks.yaml": BREAKS });
+    await node.cli(["invoke", "breaks", "-d", "{}"]).catch(() => undefined);
+    await signIn(page, node);
+    await page.goto(`${node.url}/#/workflows/of/breaks`);
+    const instances = page.getByRole("region", { name: "Instances" });
+    await instances.getByRole("link").first().click();
+    const trace = page.locator(".waterfall");
+    await expect(trace).toContainText("from the first start to the last end.");
+    await expect(trace).not.toContainText("retry");
+    await page.getByRole("button", { name: "Retry" }).click();
+    await expect(trace.getByRole("button", { name: /burst.*retry, after [\d.]+ m?s/ })).toBeVisible();
+    await expect(trace).toContainText("The time of a workflow that was retried is that of its first run");
+    await checkAccessibility(page);
+    await picture(page, "retried");
+});
+
 test("instances that failed at a task are counted there and found by it", async ({ page, node }) => {
     await deploy(node, { "breaks.yaml": BREAKS });
     for (let started = 0; started < 2; started += 1) await node.cli(["invoke", "breaks", "-d", "{}"]).catch(() => undefined);

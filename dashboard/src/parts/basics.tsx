@@ -2,6 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { link, messageOf } from "../connection";
+import type { Live } from "../live";
 
 export function Card(props: { title?: ComponentChildren; actions?: ComponentChildren; class?: string; children: ComponentChildren }) {
     return (
@@ -45,6 +46,17 @@ export function Empty(props: { error?: string | undefined; loading?: boolean; ch
     return <p class="empty">{props.children}</p>;
 }
 
+/** What was read last, with the error of a later attempt beside it. */
+export function Loaded<T>(props: { live: Live<T>; children: (data: T) => ComponentChildren }) {
+    const { data, error } = props.live;
+    return (
+        <>
+            {(error || data === undefined) && <Empty error={error} loading />}
+            {data !== undefined && props.children(data)}
+        </>
+    );
+}
+
 export interface Column<T> {
     name: string;
     /** Numbers are aligned at their right end. */
@@ -52,27 +64,30 @@ export interface Column<T> {
     cell: (row: T) => ComponentChildren;
     /** Left out on narrow screens. */
     wide?: boolean;
+    /** Buttons: they stay in view where the table scrolls sideways. */
+    actions?: boolean;
 }
 
 export function Table<T>(props: { label: string; columns: Column<T>[]; rows: T[]; id: (row: T) => string }) {
-    const classes = (column: Column<T>) => `${column.number ? "number" : ""} ${column.wide ? "wide" : ""}`;
+    const classes = ({ number, wide, actions }: Column<T>) => `${number ? "number" : ""} ${wide ? "wide" : ""} ${actions ? "sticky" : ""}`;
+    // On a phone each row is a block, which takes the roles from the elements of a table.
     return (
         <div class="scroll" tabIndex={0} role="region" aria-label={props.label}>
-            <table>
-                <thead>
-                    <tr>
+            <table class="rows" role="table">
+                <thead role="rowgroup">
+                    <tr role="row">
                         {props.columns.map((column) => (
-                            <th key={column.name} scope="col" class={classes(column)}>
+                            <th key={column.name} role="columnheader" scope="col" class={classes(column)}>
                                 {column.name}
                             </th>
                         ))}
                     </tr>
                 </thead>
-                <tbody>
+                <tbody role="rowgroup">
                     {props.rows.map((row) => (
-                        <tr key={props.id(row)}>
+                        <tr key={props.id(row)} role="row">
                             {props.columns.map((column) => (
-                                <td key={column.name} class={classes(column)}>
+                                <td key={column.name} role="cell" class={classes(column)} data-name={column.name}>
                                     {column.cell(row)}
                                 </td>
                             ))}

@@ -17,11 +17,15 @@ export interface ChartProps {
     times: number[];
     series: Series[];
     format: (value: number) => string;
+    /** The values are bytes: the lines of the grid are at powers of two. */
+    isBytes?: boolean | undefined;
     /** The time between two samples. A longer one is a gap in the line. */
     stepMs: number;
 }
 
 const HEIGHT = 150;
+/** From a byte to more than a pebibyte. */
+const POWERS = Array.from({ length: 51 }, (_, exponent) => 2 ** exponent);
 /** The time that a chart covers at least, in steps: a node that has just started has few samples. */
 const MIN_STEPS = 24;
 
@@ -44,7 +48,7 @@ export function Chart(props: ChartProps) {
     useEffect(() => {
         const element = box.current;
         if (!element) return;
-        const made = new uPlot(options(element.clientWidth, series, format, minSpanS, setUnder), data, element);
+        const made = new uPlot(options(element.clientWidth, props, minSpanS, setUnder), data, element);
         plot.current = made;
         const resized = new ResizeObserver(() => made.setSize({ width: element.clientWidth, height: HEIGHT }));
         resized.observe(element);
@@ -118,7 +122,7 @@ function colour(name: string): string {
     return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-function options(width: number, series: Series[], format: (value: number) => string, minSpanS: number, setUnder: (index: number | null | undefined) => void): uPlot.Options {
+function options(width: number, { series, format, isBytes }: ChartProps, minSpanS: number, setUnder: (index: number | null | undefined) => void): uPlot.Options {
     const [text, line] = [colour("soft"), colour("line")];
     const axis: uPlot.Axis = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1, size: 4 }, font: "11px system-ui" };
     return {
@@ -132,7 +136,7 @@ function options(width: number, series: Series[], format: (value: number) => str
         },
         axes: [
             { ...axis, space: 60, size: 28, values: (_, splits, __, ___, stepS) => splits.map((at) => timeText(at, stepS)) },
-            { ...axis, size: 64, values: (_, splits) => splits.map((value) => format(value)) },
+            { ...axis, ...(isBytes && { incrs: POWERS }), size: 64, values: (_, splits) => splits.map((value) => format(value)) },
         ],
         series: [
             {},

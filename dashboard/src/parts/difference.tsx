@@ -1,7 +1,7 @@
 // What differs between two revisions of an app, as `diff -u` shows it.
 import type { FileDifference } from "../api/edgefaas/control/v1/control_pb";
 import { control } from "../connection";
-import { bytes, count } from "../format";
+import { bytes, counted } from "../format";
 import { useLive } from "../live";
 import { Empty } from "./basics";
 
@@ -17,6 +17,7 @@ export function Difference(props: { app: string; from: string; to: string }) {
     if (data.files.length === 0) return <Empty>They have the same files.</Empty>;
     return (
         <div class="difference">
+            {error && <Empty error={error} />}
             {data.files.map((file) => (
                 <File key={file.file} file={file} />
             ))}
@@ -42,7 +43,7 @@ function File(props: { file: FileDifference }) {
                     {lines.slice(0, MAX_LINES).map((line, index) => (
                         <span key={index} class={kindOf(line)}>{`${line}\n`}</span>
                     ))}
-                    {lines.length > MAX_LINES && `… ${count(lines.length - MAX_LINES)} more lines`}
+                    {lines.length > MAX_LINES && `… ${counted(lines.length - MAX_LINES, "more line")}`}
                 </pre>
             )}
         </section>

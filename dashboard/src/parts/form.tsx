@@ -67,3 +67,21 @@ export function Field(props: {
         </label>
     );
 }
+
+const QOS = ["at most once", "at least once", "exactly once"];
+
+/** The field `qos`, from 0 to 2. */
+export function QosChoice(props: { qos: number }) {
+    return (
+        <label>
+            QoS
+            <select name="qos">
+                {QOS.map((meaning, qos) => (
+                    <option key={qos} value={qos} selected={qos === props.qos}>
+                        {qos}: {meaning}
+                    </option>
+                ))}
+            </select>
+        </label>
+    );
+}

@@ -2,7 +2,8 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import type { LogLine } from "../api/edgefaas/control/v1/control_pb";
 import { control } from "../connection";
-import { clock } from "../format";
+import { clock, counted, span } from "../format";
+import { useLive } from "../live";
 import { href } from "../router";
 import { Card, Empty } from "./basics";
 import { byNumber, useTail } from "./tail";
@@ -10,6 +11,7 @@ import { byNumber, useTail } from "./tail";
 /** Lines that are kept here, and that the node sends first. */
 const MAX_LINES = 1000;
 const FIRST_LINES = 200;
+const UPTIME_MS = 10_000;
 const join = byNumber<LogLine>((line) => line.timeUnixMs);
 
 export function Logs(props: { name?: string }) {
@@ -22,6 +24,8 @@ export function Logs(props: { name?: string }) {
     useEffect(() => {
         if (follow && end.current) end.current.scrollTop = end.current.scrollHeight;
     }, [lines, follow]);
+    // The first line of a log may be the one after a restart.
+    const uptimeS = useLive(async (signal) => Number((await control.status({}, { signal })).uptimeMs) / 1000, [], UPTIME_MS).data;
     const wanted = search.trim().toLowerCase();
     const text = (line: LogLine) => `${line.level} ${line.function} ${line.invocationId} ${line.message}`.toLowerCase();
     const shown = wanted ? lines.filter((line) => text(line).includes(wanted)) : lines;
@@ -39,11 +43,14 @@ export function Logs(props: { name?: string }) {
             }
         >
             {error && <Empty error={error} />}
+            <p>
+                <small>The node keeps the log in memory, since its start{uptimeS !== undefined && ` ${span(uptimeS)} ago`}.</small>
+            </p>
             <div class="log" ref={end} role="log" aria-label="Log lines" aria-live="off" tabIndex={0}>
                 {shown.length === 0 && <p class="empty">{wanted ? "No line has this text." : "No lines yet."}</p>}
                 {shown.map((line) => (
                     <div key={String(line.number)} class={`line ${line.level}`}>
-                        {line.lostBefore > 0n && <div class="warn">{String(line.lostBefore)} lines were lost</div>}
+                        {line.lostBefore > 0n && <div class="warn">{counted(line.lostBefore, "line was", "lines were")} lost</div>}
                         <time>{clock(line.timeUnixMs)}</time> <span class="level">{line.level}</span>{" "}
                         {!props.name && <a href={href("functions", [line.function])}>{line.function}</a>} <span class="message">{line.message}</span>{" "}
                         {line.invocationId && <a href={href("traces", [line.invocationId])}>trace</a>}

@@ -1,16 +1,21 @@
 // States of the node that somebody should end, each with what to do.
 import { Warning_Severity as Severity, type Warning } from "../api/edgefaas/control/v1/control_pb";
+import { control } from "../connection";
 import { time } from "../format";
+import { useLive } from "../live";
 import { href } from "../router";
 import { Badge, Card } from "./basics";
 import { Subject } from "./subject";
 
 export function Warnings(props: { warnings: Warning[] }) {
-    if (props.warnings.length === 0) return null;
+    const { warnings } = props;
+    const isMissing = warnings.some((warning) => warning.code === "secret-missing");
+    const apps = useApps(isMissing);
+    if (warnings.length === 0) return null;
     return (
         <Card title="Warnings" class="warnings">
             <ul>
-                {props.warnings.map((warning) => (
+                {warnings.map((warning) => (
                     <li key={`${warning.code} ${warning.subject}`}>
                         <p>
                             {warning.severity === Severity.FAILING ? <Badge tone="bad">failing</Badge> : <Badge tone="warn">caution</Badge>}{" "}
@@ -20,10 +25,10 @@ export function Warnings(props: { warnings: Warning[] }) {
                             <small>What to do:</small> <Prose text={warning.remedy} />{" "}
                             {warning.subject && (
                                 <small>
-                                    About: <Subject kind={warning.code} name={warning.subject} />
+                                    Concerns: <Subject kind={warning.code} name={warning.subject} noun />
                                 </small>
                             )}{" "}
-                            {warning.code === "secret-missing" && <a href={href("settings")}>Set secrets</a>}
+                            {warning.code === "secret-missing" && <a href={href("settings", [], { app: apps.get(warning.subject) ?? "" })}>Set secrets</a>}
                         </p>
                     </li>
                 ))}
@@ -32,7 +37,14 @@ export function Warnings(props: { warnings: Warning[] }) {
     );
 }
 
+/** The app of each function and workflow, read if `wanted`. */
+function useApps(wanted: boolean): Map<string, string> {
+    const load = async (signal: AbortSignal) => (wanted ? (await control.list({}, { signal })).apps : []);
+    const { data = [] } = useLive(load, [wanted], 30_000);
+    return new Map(data.flatMap((app) => [...app.functions, ...app.workflows].map((one): [string, string] => [one.name, app.name])));
+}
+
 /** A sentence of the node, in which names and commands are between backquotes. */
-function Prose(props: { text: string }) {
+export function Prose(props: { text: string }) {
     return <>{props.text.split("`").map((part, index) => (index % 2 === 0 ? part : <code key={index}>{part}</code>))}</>;
 }

@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import { NodeApp_State as State, type App, type MemberStatus, type NodeApp } from "../api/edgefaas/control/v1/control_pb";
 import { control } from "../connection";
-import { bytes, duration, percent, span } from "../format";
+import { bytes, counted, duration, percent, span } from "../format";
 import { useLive } from "../live";
 import { Badge, Card, Empty, Figure, Table } from "../parts/basics";
 import { Field, Form, type Fields } from "../parts/form";
@@ -63,10 +63,11 @@ export function Cluster() {
     ];
     return (
         <>
+            {error && <Empty error={error} />}
             {cluster.copy && <p class="away">A second node runs with the identity of this one: {cluster.copy}</p>}
             {cluster.recovering > 0 && (
                 <p class="away">
-                    Objects of {cluster.recovering} patterns have not come from other members yet:{" "}
+                    Objects of {counted(cluster.recovering, "pattern")} have not come from other members yet:{" "}
                     {cluster.recoveringPatterns.map((one) => `${one.app} ${one.pattern} (${one.members.join(", ")})`).join("; ")}
                 </p>
             )}

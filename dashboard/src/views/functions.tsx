@@ -1,6 +1,6 @@
 // The functions of all apps with their figures; one function with its log, its calls and its app's revisions.
 import { useState } from "preact/hooks";
-import type { App, Function as Fn } from "../api/edgefaas/control/v1/control_pb";
+import type { App, Function as Fn, TraceSummary } from "../api/edgefaas/control/v1/control_pb";
 import { control, may } from "../connection";
 import { bytes, count, duration, rate, time } from "../format";
 import { useLive } from "../live";
@@ -69,6 +69,7 @@ function All() {
 
 function One(props: { name: string }) {
     const { data, error, refresh } = useLive((signal) => control.list({}, { signal }), []);
+    const failed = useLive((signal) => lastFailed(props.name, signal), [props.name], 5000).data;
     if (!data) return <Empty error={error} loading />;
     const app = data.apps.find((app) => app.functions.some((one) => one.name === props.name));
     const one = app?.functions.find((one) => one.name === props.name);
@@ -87,6 +88,7 @@ function One(props: { name: string }) {
             <p>
                 <a href={href("functions")}>All functions</a>
             </p>
+            {error && <Empty error={error} />}
             <Card
                 title={
                     <>
@@ -96,6 +98,11 @@ function One(props: { name: string }) {
                 actions={<State one={one} />}
             >
                 {one.error && <Empty error={one.error} />}
+                {failed && (
+                    <p>
+                        The <a href={href("traces", [failed.traceId])}>last traced failure</a> was at {time(failed.startedUnixUs / 1000n)}: {failed.error}
+                    </p>
+                )}
                 <dl class="figures">
                     <Figure name="Calls" value={count(stats?.invocations ?? 0n)} note={`${count(stats?.running ?? 0)} running, ${count(stats?.queued ?? 0)} waiting`} />
                     <Figure name="Failed" value={count(stats?.failures ?? 0n)} note={`${count(stats?.rejected ?? 0n)} refused`} tone={stats?.failures ? "warn" : undefined} />
@@ -119,6 +126,12 @@ function One(props: { name: string }) {
             <Revisions app={app} done={refresh} />
         </>
     );
+}
+
+/** Of the traces that are kept. */
+async function lastFailed(name: string, signal: AbortSignal): Promise<TraceSummary | undefined> {
+    const { traces } = await control.listTraces({ failed: true, search: name }, { signal });
+    return traces.find((trace) => trace.kind === "function" && trace.name === name);
 }
 
 function Revisions(props: { app: App; done: () => void }) {

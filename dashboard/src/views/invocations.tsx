@@ -1,14 +1,15 @@
 // Durable invocations: those that wait, run or are tried again, and the dead ones; one of them with its event.
 import { useState } from "preact/hooks";
 import { type Invocation, State } from "../api/edgefaas/invocations/v1/invocations_pb";
-import { control, invocations, may } from "../connection";
-import { bytes, count, time } from "../format";
+import { control, invocations, link, may } from "../connection";
+import { bytes, count, counted, time } from "../format";
 import { useLive } from "../live";
-import { Action, Badge, Card, Empty, Failure, Figure, Table, type Tone, Value } from "../parts/basics";
+import { Action, Badge, Card, Empty, Figure, Loaded, Table, type Tone, Value } from "../parts/basics";
 import { type Form, FormChoice, Payload } from "../parts/payload";
 import { Pages, usePages } from "../parts/search";
 import { Tabs } from "../parts/tabs";
 import { go, href, place } from "../router";
+import { AllDead } from "./invocations/all-dead";
 
 const PAGE = 100;
 
@@ -43,7 +44,8 @@ function All(props: { dead: boolean; of: string }) {
     const { dead, of } = props;
     const pages = usePages([dead, of]);
     const load = (signal: AbortSignal) => invocations.list({ function: of, dead, after: pages.after, limit: PAGE }, { signal });
-    const { data, error, refresh } = useLive(load, [dead, of, pages.after]);
+    const live = useLive(load, [dead, of, pages.after]);
+    const { data, refresh } = live;
     const apps = useLive((signal) => control.list({}, { signal }), [], 10_000).data?.apps ?? [];
     const names = apps.flatMap((app) => app.functions.map((one) => one.name));
     // A dead one may be of a function that is gone.
@@ -72,32 +74,37 @@ function All(props: { dead: boolean; of: string }) {
                 </select>
             </label>
             <Card title={dead ? "Dead invocations" : "Pending invocations"}>
+                {dead && may("operate") && <AllDead key={of} of={of} none={data?.dead === 0n} changed={refresh} />}
                 {dead && data && data.deadDropped > 0n && (
-                    <p class="warn">{count(data.deadDropped)} older ones were given up for want of room since the start of the node.</p>
+                    <p class="warn">{counted(data.deadDropped, "older one was", "older ones were")} dropped for want of room since the start of the node.</p>
                 )}
-                {!data ? (
-                    <Empty error={error} loading />
-                ) : data.invocations.length === 0 ? (
-                    <Empty>{dead ? "No durable invocation has failed for good." : "No durable invocation waits, runs or is tried again."}</Empty>
-                ) : (
-                    <Table
-                        label={dead ? "Dead invocations" : "Pending invocations"}
-                        rows={data.invocations}
-                        id={(one) => one.id}
-                        columns={[
-                            { name: "Invocation", cell: (one) => <a href={href("invocations", ["one", one.id])}>{one.id}</a> },
-                            { name: "Function", cell: (one) => <a href={href("functions", [one.function])}>{one.function}</a> },
-                            { name: "State", wide: true, cell: (one) => <StateBadge invocation={one} /> },
-                            { name: "Attempt", number: true, wide: true, cell: (one) => <Attempts invocation={one} /> },
-                            dead
-                                ? { name: "Error", wide: true, cell: (one) => one.detail || one.title }
-                                : { name: "Next", wide: true, cell: (one) => (one.nextUnixMs > 0n ? time(one.nextUnixMs) : "") },
-                            { name: "Called by", wide: true, cell: (one) => `${one.trigger} ${one.source}` },
-                            { name: "Actions", cell: (one) => <Changes invocation={one} retried={refresh} discarded={refresh} /> },
-                        ]}
-                    />
-                )}
-                {data && <Failure text={error} />}
+                <Loaded live={live}>
+                    {(data) =>
+                        data.invocations.length === 0 ? (
+                            <Empty>{dead ? "No durable invocation has failed for good." : "No durable invocation waits, runs or is tried again."}</Empty>
+                        ) : (
+                            <Table
+                                label={dead ? "Dead invocations" : "Pending invocations"}
+                                rows={data.invocations}
+                                id={(one) => one.id}
+                                columns={[
+                                    { name: "Invocation", cell: (one) => <a href={href("invocations", ["one", one.id])}>{one.id}</a> },
+                                    { name: "Function", cell: (one) => <a href={href("functions", [one.function])}>{one.function}</a> },
+                                    { name: "State", wide: true, cell: (one) => <StateBadge invocation={one} /> },
+                                    { name: "Attempt", number: true, wide: true, cell: (one) => <Attempts invocation={one} /> },
+                                    dead
+                                        ? { name: "Ended", wide: true, cell: (one) => time(one.endedUnixMs) }
+                                        : { name: "Accepted", wide: true, cell: (one) => time(one.acceptedUnixMs) },
+                                    dead
+                                        ? { name: "Error", wide: true, cell: (one) => one.detail || one.title }
+                                        : { name: "Next", wide: true, cell: (one) => (one.nextUnixMs > 0n ? time(one.nextUnixMs) : "") },
+                                    { name: "Called by", wide: true, cell: (one) => `${one.trigger} ${one.source}` },
+                                    { name: "Actions", actions: true, cell: (one) => <Changes invocation={one} retried={refresh} discarded={refresh} /> },
+                                ]}
+                            />
+                        )
+                    }
+                </Loaded>
                 <Pages place={pages} last={data?.next} more={(data?.next ?? "") !== ""} />
             </Card>
         </>
@@ -132,9 +139,9 @@ function Changes(props: { invocation: Invocation; retried: (id: string) => void;
 
 function One(props: { id: string }) {
     const { id } = props;
-    const [form, setForm] = useState<Form>("auto");
     const [retried, setRetried] = useState<string>();
-    const { data, error } = useLive((signal) => invocations.get({ id }, { signal }), [id]);
+    const live = useLive((signal) => invocations.get({ id }, { signal }), [id]);
+    const { data, error } = live;
     const back = (
         <p>
             <a href={href("invocations")}>Pending</a>, <a href={href("invocations", ["dead"])}>dead</a>
@@ -157,26 +164,28 @@ function One(props: { id: string }) {
             </>
         );
     }
-    if (!data || error) {
-        return (
-            <>
-                {back}
-                <Empty error={error} loading />
-                {error && (
-                    <p>
-                        It may have ended: <a href={href("traces", [id])}>its trace</a> shows that.
-                    </p>
-                )}
-            </>
-        );
-    }
-    const failure = [data.title, data.detail].filter((text) => text !== "").join(": ");
     return (
         <>
             {back}
+            {error && link.value !== "away" && (
+                <p>
+                    It may have ended: <a href={href("traces", [id])}>its trace</a> shows that.
+                </p>
+            )}
+            <Loaded live={live}>{(data) => <Details invocation={data} retried={setRetried} />}</Loaded>
+        </>
+    );
+}
+
+function Details(props: { invocation: Invocation; retried: (id: string) => void }) {
+    const { invocation: data, retried } = props;
+    const [form, setForm] = useState<Form>("auto");
+    const failure = [data.title, data.detail].filter((text) => text !== "").join(": ");
+    return (
+        <>
             <Card
                 title={data.id}
-                actions={<Changes invocation={data} retried={setRetried} discarded={() => go("invocations", data.state === State.DEAD ? ["dead"] : [])} />}
+                actions={<Changes invocation={data} retried={retried} discarded={() => go("invocations", data.state === State.DEAD ? ["dead"] : [])} />}
             >
                 <dl class="figures">
                     <Figure name="State" value={<StateBadge invocation={data} />} />

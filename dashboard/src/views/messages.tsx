@@ -1,5 +1,5 @@
 // The broker: topics, messages as they arrive, publishing, retained messages, clients and queues, each on its page.
-import { may } from "../connection";
+import { may, type Session, session } from "../connection";
 import { Empty } from "../parts/basics";
 import { type Tab, Tabs } from "../parts/tabs";
 import { place } from "../router";
@@ -10,23 +10,37 @@ import { Retained } from "./messages/retained";
 import { Topics } from "./messages/topics";
 import { Watch } from "./messages/watch";
 
-const PAGES: (Tab & { content: () => preact.ComponentChild })[] = [
+interface Page extends Tab {
+    /** The role that it needs, if it is not `look`. */
+    role?: Session["role"];
+    content: () => preact.ComponentChild;
+}
+
+const PAGES: Page[] = [
     { part: "topics", name: "Topics", content: () => <Topics /> },
     { part: "watch", name: "Watch", content: () => <Watch key={place.value.query.get("filter")} filter={place.value.query.get("filter") ?? ""} /> },
-    { part: "publish", name: "Publish", content: () => <Publish key={place.value.query.get("topic")} topic={place.value.query.get("topic") ?? ""} /> },
+    { part: "publish", name: "Publish", role: "operate", content: () => <Publish key={place.value.query.get("topic")} topic={place.value.query.get("topic") ?? ""} /> },
     { part: "retained", name: "Retained", content: () => <Retained /> },
     { part: "clients", name: "Clients", content: () => <Clients id={place.value.parts[1]} /> },
     { part: "queues", name: "Queues", content: () => <Queues /> },
 ];
 
 export function Messages() {
-    const pages = may("operate") ? PAGES : PAGES.filter((page) => page.part !== "publish");
+    const pages = PAGES.filter((page) => may(page.role ?? "look"));
     const current = place.value.parts[0] ?? "topics";
-    const page = pages.find(({ part }) => part === current);
+    const page = PAGES.find(({ part }) => part === current);
     return (
         <>
             <Tabs view="messages" label="Pages of the messages" tabs={pages} current={current} />
-            {page ? page.content() : <Empty>There is no such page.</Empty>}
+            {!page ? <Empty>There is no such page.</Empty> : may(page.role ?? "look") ? page.content() : <NeedsRole role={page.role} />}
         </>
+    );
+}
+
+function NeedsRole(props: { role: Session["role"] | undefined }) {
+    return (
+        <Empty>
+            This page needs the role {props.role}. You have the role {session.value?.role}: `edgefaas users role` changes it.
+        </Empty>
     );
 }

@@ -42,6 +42,7 @@ function All(props: { app: string; afterApp: string; after: string }) {
                 </label>
                 <button type="submit">Open</button>
             </form>
+            {error && <Empty error={error} />}
             <Card title={app ? `Objects of ${app}` : "Objects"}>
                 {rows.length === 0 ? (
                     <Empty>No object has a field yet.</Empty>

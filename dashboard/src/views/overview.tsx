@@ -18,6 +18,7 @@ export function Overview() {
     const state = data.draining ? <Badge tone="warn">stopping</Badge> : <Badge tone="good">ready</Badge>;
     return (
         <>
+            {error && <Empty error={error} />}
             <Warnings warnings={data.warnings} />
             <Card title="Node" actions={state}>
                 <dl class="figures">
@@ -97,6 +98,7 @@ export function Overview() {
 interface Plan {
     title: string;
     format: (value: number) => string;
+    isBytes?: boolean;
     lines: { name: string; tone: Tone; of: (sample: Sample) => number | null }[];
 }
 
@@ -121,12 +123,13 @@ const CHARTS: Plan[] = [
     {
         title: "Memory",
         format: bytes,
+        isBytes: true,
         lines: [
             { name: "of the node", tone: "accent", of: (sample) => Number(sample.rssBytes) },
             { name: "available", tone: "second", of: (sample) => Number(sample.memoryAvailableBytes) || null },
         ],
     },
-    { title: "Disk", format: bytes, lines: [{ name: "free", tone: "accent", of: (sample) => Number(sample.diskFreeBytes) }] },
+    { title: "Disk", format: bytes, isBytes: true, lines: [{ name: "free", tone: "accent", of: (sample) => Number(sample.diskFreeBytes) }] },
     {
         title: "Temperature",
         format: (value) => degrees(value),
@@ -167,9 +170,9 @@ function Charts(props: { samples: Sample[]; stepMs: number }) {
     const times = useMemo(() => samples.map((sample) => Number(sample.unixMs)), [samples]);
     const charts = useMemo(
         () =>
-            CHARTS.map(({ title, format, lines }) => {
+            CHARTS.map(({ lines, ...plan }) => {
                 const series = lines.map(({ name, tone, of }): Series => ({ name, tone, values: samples.map(of) }));
-                return { title, format, series: series.filter(({ values }) => values.some((value) => value !== null)) };
+                return { ...plan, series: series.filter(({ values }) => values.some((value) => value !== null)) };
             }),
         [samples],
     );

@@ -25,8 +25,15 @@ function Secrets() {
     });
     const { data, error, refresh } = useLive(load, [], 5000);
     if (!data) return <Empty error={error} loading />;
+    const wanted = place.value.query.get("app") ?? "";
     const set = async (text: Fields) => {
-        await control.setSecret({ app: text("app"), name: text("name"), value: text("value") });
+        const app = text("app").trim();
+        // The node takes a secret of any app: one that is spelled wrongly would be of no use.
+        if (!data.apps.includes(app)) {
+            const others = data.apps.length > 0 ? `; these are: ${data.apps.join(", ")}` : "";
+            throw new Error(`no app ${app} is deployed here${others}`);
+        }
+        await control.setSecret({ app, name: text("name"), value: text("value") });
         refresh();
     };
     const remove = async (app: string, name: string) => {
@@ -35,6 +42,7 @@ function Secrets() {
     };
     return (
         <Card title="Secrets">
+            {error && <Empty error={error} />}
             {data.secrets.length === 0 ? (
                 <Empty>No secret is set.</Empty>
             ) : (
@@ -47,6 +55,7 @@ function Secrets() {
                         { name: "Name", cell: (one) => one.name },
                         {
                             name: "Actions",
+                            actions: true,
                             cell: (one) =>
                                 may("administer") && (
                                     <Action run={() => remove(one.app, one.name)} confirm={`Remove the secret ${one.name} of ${one.app}?`} danger>
@@ -63,7 +72,7 @@ function Secrets() {
             {may("administer") && (
                 <Form label="Set secret" class="add" send={set}>
                     <div class="fields">
-                        <Field name="app" label="App" list="apps" required value={place.value.query.get("app") ?? ""} />
+                        <Field key={wanted} name="app" label="App" list="apps" required value={wanted} />
                         <datalist id="apps">
                             {data.apps.map((app) => (
                                 <option key={app} value={app} />
@@ -100,6 +109,7 @@ function Users() {
     };
     return (
         <Card title="Users">
+            {error && <Empty error={error} />}
             {data.users.length === 0 ? (
                 <Empty>There is no user; the admin token alone signs in.</Empty>
             ) : (
@@ -120,6 +130,7 @@ function Users() {
                         },
                         {
                             name: "Actions",
+                            actions: true,
                             cell: (user) =>
                                 may("administer") &&
                                 user.name !== session.value?.user && (
@@ -186,9 +197,8 @@ function InForce() {
                 <input type="search" aria-label="Search in the settings" placeholder="Search" value={search} onInput={(event) => setSearch(event.currentTarget.value)} />
             }
         >
-            {!data ? (
-                <Empty error={error} loading />
-            ) : (
+            {(error || !data) && <Empty error={error} loading />}
+            {data && (
                 <>
                     <p>
                         <small>

@@ -14,7 +14,7 @@ export function SignIn() {
     return (
         <section class="card sign-in">
             <h1>Sign in to this node</h1>
-            <Form label="Sign in" send={send} keep primary more={other}>
+            <Form key={withToken ? "token" : "password"} label="Sign in" send={send} keep primary more={other}>
                 {withToken ? (
                     <label>
                         Admin token

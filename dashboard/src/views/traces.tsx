@@ -4,7 +4,7 @@ import type { TraceSummary } from "../api/edgefaas/control/v1/control_pb";
 import { control } from "../connection";
 import { count, duration, time } from "../format";
 import { useLive } from "../live";
-import { Badge, Card, Empty, Table } from "../parts/basics";
+import { Badge, Card, Empty, Loaded, Table } from "../parts/basics";
 import { Field, Form } from "../parts/form";
 import { Search } from "../parts/search";
 import { Waterfall } from "../parts/waterfall";
@@ -27,12 +27,15 @@ export function Traces() {
 }
 
 function One(props: { id: string }) {
-    const { data, error } = useLive((signal) => control.trace({ id: props.id }, { signal }), [props.id]);
-    if (!data) return <Empty error={error} loading />;
+    const live = useLive((signal) => control.trace({ id: props.id }, { signal }), [props.id]);
     return (
-        <Card title="Trace" actions={<small>{data.spans[0]?.traceId}</small>}>
-            <Waterfall spans={data.spans} />
-        </Card>
+        <Loaded live={live}>
+            {(data) => (
+                <Card title="Trace" actions={<small>{data.spans[0]?.traceId}</small>}>
+                    <Waterfall spans={data.spans} />
+                </Card>
+            )}
+        </Loaded>
     );
 }
 
@@ -40,7 +43,8 @@ function All() {
     const [search, setSearch] = useState("");
     const [failed, setFailed] = useState(false);
     const load = (signal: AbortSignal) => control.listTraces({ limit: LIMIT, failed, search }, { signal });
-    const { data, error } = useLive(load, [failed, search]);
+    const live = useLive(load, [failed, search]);
+    const { data } = live;
     return (
         <Card title="Traces" actions={data && data.more > 0n && <small>and {count(data.more)} more</small>}>
             <div class="fields search">
@@ -50,24 +54,26 @@ function All() {
                     Failed only
                 </label>
             </div>
-            {!data || error ? (
-                <Empty error={error} loading />
-            ) : data.traces.length === 0 ? (
-                <Empty>{failed || search ? "No such trace is kept." : "No trace was recorded yet."}</Empty>
-            ) : (
-                <Table
-                    label="Traces"
-                    rows={data.traces}
-                    id={(trace) => trace.traceId}
-                    columns={[
-                        { name: "Name", cell: (trace) => <Name trace={trace} /> },
-                        { name: "Started", wide: true, cell: (trace) => time(trace.startedUnixUs / 1000n) },
-                        { name: "Duration", number: true, cell: (trace) => duration(trace.durationUs) },
-                        { name: "Spans", number: true, wide: true, cell: (trace) => count(trace.spans) },
-                        { name: "Result", cell: (trace) => (trace.error ? <Badge tone="bad">{trace.error}</Badge> : <Badge tone="good">good</Badge>) },
-                    ]}
-                />
-            )}
+            <Loaded live={live}>
+                {(data) =>
+                    data.traces.length === 0 ? (
+                        <Empty>{failed || search ? "No such trace is kept." : "No trace was recorded yet."}</Empty>
+                    ) : (
+                        <Table
+                            label="Traces"
+                            rows={data.traces}
+                            id={(trace) => trace.traceId}
+                            columns={[
+                                { name: "Name", cell: (trace) => <Name trace={trace} /> },
+                                { name: "Started", wide: true, cell: (trace) => time(trace.startedUnixUs / 1000n) },
+                                { name: "Duration", number: true, cell: (trace) => duration(trace.durationUs) },
+                                { name: "Spans", number: true, wide: true, cell: (trace) => count(trace.spans) },
+                                { name: "Result", cell: (trace) => (trace.error ? <Badge tone="bad">{trace.error}</Badge> : <Badge tone="good">good</Badge>) },
+                            ]}
+                        />
+                    )
+                }
+            </Loaded>
         </Card>
     );
 }

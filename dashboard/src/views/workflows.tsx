@@ -150,10 +150,16 @@ function Definitions(props: { workflows: Workflow[] }) {
                 { name: "Failed", number: true, cell: (one) => count(one.faulted) },
                 { name: "To retry", number: true, cell: (one) => count(one.retryable) },
                 { name: "Refused", number: true, wide: true, cell: (one) => count(one.rejected) },
-                { name: "Mean", number: true, wide: true, cell: (one) => duration(one.meanUs) },
+                { name: "Mean time to end", number: true, wide: true, cell: meanText },
             ]}
         />
     );
+}
+
+/** From the start to the end of an instance, with its waits; of the completed, failed and cancelled ones. */
+function meanText(one: Workflow): string {
+    const hasEnded = one.completed + one.faulted + one.cancelled > 0n;
+    return hasEnded ? duration(one.meanUs) : "none has ended";
 }
 
 function Instances(props: { instances: Instance[]; done: () => void }) {
@@ -168,7 +174,7 @@ function Instances(props: { instances: Instance[]; done: () => void }) {
                 { name: "State", cell: (one) => <Badge tone={TONES[one.status] ?? "quiet"}>{one.status}</Badge> },
                 { name: "At", wide: true, cell: (one) => one.tasks.join(", ") },
                 { name: "Started", wide: true, cell: (one) => time(one.startedUnixMs) },
-                { name: "Actions", cell: (one) => <Changes instance={one} done={props.done} /> },
+                { name: "Actions", actions: true, cell: (one) => <Changes instance={one} done={props.done} /> },
             ]}
         />
     );
@@ -213,6 +219,7 @@ function One(props: { id: string }) {
             <p>
                 <a href={href("workflows", ["of", instance.workflow])}>{instance.workflow}</a>
             </p>
+            {error && <Empty error={error} />}
             <Card title={instance.id} actions={<Changes instance={instance} done={refresh} />}>
                 <dl class="figures">
                     <Figure name="State" value={<Badge tone={TONES[instance.status] ?? "quiet"}>{instance.status}</Badge>} />

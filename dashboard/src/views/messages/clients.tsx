@@ -2,16 +2,36 @@
 import { useState } from "preact/hooks";
 import type { Client } from "../../api/edgefaas/messages/v1/messages_pb";
 import { may, messages } from "../../connection";
-import { count, time } from "../../format";
+import { count, counted, time } from "../../format";
 import { useLive } from "../../live";
-import { Action, Badge, Card, Empty, Figure, Table } from "../../parts/basics";
+import { Action, Badge, Card, Empty, Figure, Loaded, Table } from "../../parts/basics";
 import { Pages, Search, usePages } from "../../parts/search";
 import { go, href } from "../../router";
 
 const PAGE = 100;
+/** The beginning of the ids of subscriptions of the control API, and how many of them there are at most. */
+const CONTROL = "$control/subscribe-";
+const MAX_CONTROL = 100;
 
 export function Clients(props: { id: string | undefined }) {
     return props.id === undefined ? <All /> : <One key={props.id} id={props.id} />;
+}
+
+/** Subscriptions of the control API, such as those of this page. */
+function isControl(client: Client): boolean {
+    return client.id.startsWith(CONTROL);
+}
+
+interface Listed {
+    clients: Client[];
+    /** The id behind which the next page begins. */
+    last: string | undefined;
+    more: boolean;
+    /** Without those that are left out. */
+    total: bigint;
+    connected: bigint;
+    /** Subscriptions of the control API there are, shown or not. */
+    control: number;
 }
 
 function State(props: { client: Client }) {
@@ -21,9 +41,28 @@ function State(props: { client: Client }) {
 function All() {
     const [search, setSearch] = useState("");
     const [connected, setConnected] = useState(false);
-    const pages = usePages([search, connected]);
-    const load = (signal: AbortSignal) => messages.listClients({ search, connected, after: pages.after, limit: PAGE }, { signal });
-    const { data, error, refresh } = useLive(load, [search, connected, pages.after]);
+    const [withControl, setWithControl] = useState(false);
+    const pages = usePages([search, connected, withControl]);
+    const load = async (signal: AbortSignal): Promise<Listed> => {
+        const ofControl = await messages.listClients({ search: CONTROL, limit: MAX_CONTROL }, { signal });
+        const own = ofControl.clients.filter(isControl);
+        // The page has as many rows as others, whichever of its clients are left out.
+        const limit = PAGE + (withControl ? 0 : own.length);
+        const page = await messages.listClients({ search, connected, after: pages.after, limit }, { signal });
+        const shown = withControl ? page.clients : page.clients.filter((client) => !isControl(client));
+        const hidden = withControl ? 0 : own.length;
+        const last = shown[PAGE] ? shown[PAGE - 1] : page.clients.at(-1);
+        return {
+            clients: shown.slice(0, PAGE),
+            last: last?.id,
+            more: page.more || shown.length > PAGE,
+            total: page.total - BigInt(hidden),
+            connected: page.connected - BigInt(hidden),
+            control: own.length,
+        };
+    };
+    const live = useLive(load, [search, connected, withControl, pages.after]);
+    const { data, refresh } = live;
     return (
         <>
             <div class="fields search">
@@ -31,6 +70,10 @@ function All() {
                 <label class="inline">
                     <input type="checkbox" checked={connected} onChange={(event) => setConnected(event.currentTarget.checked)} />
                     Connected only
+                </label>
+                <label class="inline">
+                    <input type="checkbox" checked={withControl} onChange={(event) => setWithControl(event.currentTarget.checked)} />
+                    Subscriptions of the control API{data && ` (${count(data.control)})`}
                 </label>
             </div>
             <Card
@@ -43,28 +86,39 @@ function All() {
                     )
                 }
             >
-                {!data || error ? (
-                    <Empty error={error} loading />
-                ) : data.clients.length === 0 ? (
-                    <Empty>{search || connected ? "No such client." : "No client has a session."}</Empty>
-                ) : (
-                    <Table
-                        label="Clients"
-                        rows={data.clients}
-                        id={(client) => client.id}
-                        columns={[
-                            { name: "Client", cell: (client) => <a href={href("messages", ["clients", client.id])}>{client.id}</a> },
-                            { name: "State", cell: (client) => <State client={client} /> },
-                            { name: "User", wide: true, cell: (client) => client.user || <small>anonymous</small> },
-                            { name: "Address", wide: true, cell: (client) => client.address },
-                            { name: "Since", wide: true, cell: (client) => client.sinceUnixMs > 0n && time(client.sinceUnixMs) },
-                            { name: "Waiting", number: true, cell: (client) => count(client.waiting) },
-                            { name: "Actions", wide: true, cell: (client) => <Drop client={client} done={refresh} /> },
-                        ]}
-                    />
-                )}
-                <Pages place={pages} last={data?.clients.at(-1)?.id} more={data?.more ?? false} />
+                <Loaded live={live}>
+                    {(data) =>
+                        data.clients.length === 0 ? (
+                            <Empty>{search || connected ? "No such client." : "No client has a session."}</Empty>
+                        ) : (
+                            <Table
+                                label="Clients"
+                                rows={data.clients}
+                                id={(client) => client.id}
+                                columns={[
+                                    { name: "Client", cell: (client) => <Name client={client} /> },
+                                    { name: "State", cell: (client) => <State client={client} /> },
+                                    { name: "User", wide: true, cell: (client) => client.user || <small>anonymous</small> },
+                                    { name: "Address", wide: true, cell: (client) => client.address },
+                                    { name: "Since", wide: true, cell: (client) => client.sinceUnixMs > 0n && time(client.sinceUnixMs) },
+                                    { name: "Waiting", number: true, cell: (client) => count(client.waiting) },
+                                    { name: "Actions", actions: true, cell: (client) => <Drop client={client} done={refresh} /> },
+                                ]}
+                            />
+                        )
+                    }
+                </Loaded>
+                <Pages place={pages} last={data?.last} more={data?.more ?? false} />
             </Card>
+        </>
+    );
+}
+
+function Name(props: { client: Client }) {
+    const { client } = props;
+    return (
+        <>
+            <a href={href("messages", ["clients", client.id])}>{client.id}</a> {isControl(client) && <small>control API</small>}
         </>
     );
 }
@@ -83,7 +137,7 @@ function Drop(props: { client: Client; done: () => void }) {
                     Drop
                 </Action>
             )}
-            <Action run={() => drop(true)} confirm={`Forget the session of ${client.id}, with its subscriptions and ${count(client.waiting)} messages that wait?`} danger>
+            <Action run={() => drop(true)} confirm={`Forget the session of ${client.id}, with its ${counted(client.subscriptions, "subscription")} and ${counted(client.waiting, "message")} that ${client.waiting === 1n ? "waits" : "wait"}?`} danger>
                 {client.connected ? "Drop and forget" : "Forget"}
             </Action>
         </span>
@@ -92,30 +146,31 @@ function Drop(props: { client: Client; done: () => void }) {
 
 function One(props: { id: string }) {
     const { id } = props;
-    const { data, error, refresh } = useLive((signal) => messages.getClient({ id }, { signal }), [id]);
+    const live = useLive((signal) => messages.getClient({ id }, { signal }), [id]);
     const back = (
         <p>
             <a href={href("messages", ["clients"])}>All clients</a>
         </p>
     );
-    if (!data || error) {
-        return (
-            <>
-                {back}
-                <Empty error={error} loading />
-            </>
-        );
-    }
     // A client without a session that lasts is gone with its connection.
     const dropped = async () => {
         const rest = await messages.getClient({ id }).catch(() => undefined);
-        if (rest) refresh();
+        if (rest) live.refresh();
         else go("messages", ["clients"]);
     };
     return (
         <>
             {back}
-            <Card title={data.id} actions={<Drop client={data} done={() => void dropped()} />}>
+            <Loaded live={live}>{(client) => <Details client={client} dropped={() => void dropped()} />}</Loaded>
+        </>
+    );
+}
+
+function Details(props: { client: Client; dropped: () => void }) {
+    const { client: data, dropped } = props;
+    return (
+        <>
+            <Card title={data.id} actions={<Drop client={data} done={dropped} />}>
                 <dl class="figures">
                     <Figure name="State" value={<State client={data} />} note={data.sinceUnixMs > 0n && `since ${time(data.sinceUnixMs)}`} />
                     <Figure name="Waiting" value={count(data.waiting)} note="messages" />

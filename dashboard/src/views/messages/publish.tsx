@@ -1,9 +1,9 @@
 // Publishes a message, as a client of MQTT would.
 import { useState } from "preact/hooks";
 import { messages } from "../../connection";
-import { count } from "../../format";
+import { counted } from "../../format";
 import { Card } from "../../parts/basics";
-import { Field, type Fields, Form } from "../../parts/form";
+import { Field, type Fields, Form, QosChoice } from "../../parts/form";
 import { href } from "../../router";
 
 export function Publish(props: { topic: string }) {
@@ -25,14 +25,7 @@ export function Publish(props: { topic: string }) {
             <Form label="Publish" send={send} keep primary>
                 <div class="fields">
                     <Field name="topic" label="Topic" value={props.topic} required />
-                    <label>
-                        QoS
-                        <select name="qos">
-                            <option value="0">0: at most once</option>
-                            <option value="1">1: at least once</option>
-                            <option value="2">2: exactly once</option>
-                        </select>
-                    </label>
+                    <QosChoice qos={0} />
                     <Field name="type" label="Content type" placeholder="application/json" />
                 </div>
                 <label>
@@ -46,7 +39,7 @@ export function Publish(props: { topic: string }) {
             </Form>
             {sent && (
                 <p role="status">
-                    Published: it went to {count(sent.subscribers)} {sent.subscribers === 1n ? "subscription" : "subscriptions"}, beside the functions and workflows that it starts.{" "}
+                    Published: it went to {counted(sent.subscribers, "subscription")}, beside the functions and workflows that it starts.{" "}
                     <a href={href("messages", ["topics"], { topic: sent.topic })}>Show the topic</a>
                 </p>
             )}

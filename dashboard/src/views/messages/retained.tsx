@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import { may, messages } from "../../connection";
 import { bytes, count, time } from "../../format";
 import { useLive } from "../../live";
-import { Action, Card, Empty, Table } from "../../parts/basics";
+import { Action, Card, Empty, Loaded, Table } from "../../parts/basics";
 import { type Form, FormChoice, Payload } from "../../parts/payload";
 import { Pages, Search, usePages } from "../../parts/search";
 import { href } from "../../router";
@@ -16,7 +16,8 @@ export function Retained() {
     const [form, setForm] = useState<Form>("auto");
     const pages = usePages([filter, search]);
     const load = (signal: AbortSignal) => messages.listRetained({ filter, search, after: pages.after, limit: PAGE }, { signal });
-    const { data, error, refresh } = useLive(load, [filter, search, pages.after]);
+    const live = useLive(load, [filter, search, pages.after]);
+    const { data, refresh } = live;
     // An empty message with `retain` removes the retained one. With QoS 1 the answer comes when that is stored.
     const remove = async (topic: string) => {
         await messages.publish({ topic, qos: 1, retain: true });
@@ -37,32 +38,35 @@ export function Retained() {
                     </>
                 }
             >
-                {!data || error ? (
-                    <Empty error={error} loading />
-                ) : data.messages.length === 0 ? (
-                    <Empty>{filter || search ? "No retained message has such a topic." : "No message is retained."}</Empty>
-                ) : (
-                    <Table
-                        label="Retained messages"
-                        rows={data.messages}
-                        id={(message) => message.topic}
-                        columns={[
-                            { name: "Topic", cell: (message) => <a href={href("messages", ["topics"], { topic: message.topic })}>{message.topic}</a> },
-                            { name: "Payload", cell: (message) => <Payload data={message.payload} total={message.payloadBytes} form={form} short /> },
-                            { name: "Size", number: true, wide: true, cell: (message) => bytes(message.payloadBytes) },
-                            { name: "Since", wide: true, cell: (message) => message.unixMs > 0n && time(message.unixMs) },
-                            {
-                                name: "Actions",
-                                cell: (message) =>
-                                    may("operate") && (
-                                        <Action run={() => remove(message.topic)} confirm={`Remove the retained message of ${message.topic}?`} danger>
-                                            Remove
-                                        </Action>
-                                    ),
-                            },
-                        ]}
-                    />
-                )}
+                <Loaded live={live}>
+                    {(data) =>
+                        data.messages.length === 0 ? (
+                            <Empty>{filter || search ? "No retained message has such a topic." : "No message is retained."}</Empty>
+                        ) : (
+                            <Table
+                                label="Retained messages"
+                                rows={data.messages}
+                                id={(message) => message.topic}
+                                columns={[
+                                    { name: "Topic", cell: (message) => <a href={href("messages", ["topics"], { topic: message.topic })}>{message.topic}</a> },
+                                    { name: "Payload", cell: (message) => <Payload data={message.payload} total={message.payloadBytes} form={form} short /> },
+                                    { name: "Size", number: true, wide: true, cell: (message) => bytes(message.payloadBytes) },
+                                    { name: "Since", wide: true, cell: (message) => message.unixMs > 0n && time(message.unixMs) },
+                                    {
+                                        name: "Actions",
+                                        actions: true,
+                                        cell: (message) =>
+                                            may("operate") && (
+                                                <Action run={() => remove(message.topic)} confirm={`Remove the retained message of ${message.topic}?`} danger>
+                                                    Remove
+                                                </Action>
+                                            ),
+                                    },
+                                ]}
+                            />
+                        )
+                    }
+                </Loaded>
                 <Pages place={pages} last={data?.messages.at(-1)?.topic} more={data?.more ?? false} />
             </Card>
         </>

@@ -1,10 +1,10 @@
 // Topics with their rates: a tree that unfolds level by level, or what a search finds; and one topic with its last message.
 import { useEffect, useRef, useState } from "preact/hooks";
-import type { Level, ListTopicsResponse, Topic } from "../../api/edgefaas/messages/v1/messages_pb";
+import type { Level, ListTopicsResponse, Message, Topic } from "../../api/edgefaas/messages/v1/messages_pb";
 import { may, messages } from "../../connection";
-import { bytes, clock, count, rate } from "../../format";
+import { bytes, clock, count, counted, rate, time } from "../../format";
 import { useLive, useStream } from "../../live";
-import { Badge, Card, Empty, Figure, Table } from "../../parts/basics";
+import { Badge, Card, Empty, Figure, Loaded, Table } from "../../parts/basics";
 import { type Form, FormChoice, Payload, payloadText } from "../../parts/payload";
 import { Pages, Search, usePages } from "../../parts/search";
 import { href, place } from "../../router";
@@ -33,7 +33,7 @@ export function Topics() {
 }
 
 function topicsText(value: bigint): string {
-    return `${count(value)} ${value === 1n ? "topic" : "topics"}`;
+    return counted(value, "topic");
 }
 
 /** What the node left out, beside what is shown. */
@@ -53,27 +53,30 @@ function Found(props: { search: string }) {
     const pages = usePages([search]);
     // Names of topics have no wildcards: a text with one is a filter.
     const wanted = /[+#]/.test(search) ? { filter: search } : { search };
-    const { data, error } = useLive((signal) => messages.listTopics({ ...wanted, after: pages.after, limit: PAGE }, { signal }), [search, pages.after]);
+    const live = useLive((signal) => messages.listTopics({ ...wanted, after: pages.after, limit: PAGE }, { signal }), [search, pages.after]);
+    const { data } = live;
     return (
         <Card title="Topics found" actions={data && <LeftOut answer={data} />}>
-            {!data || error ? (
-                <Empty error={error} loading />
-            ) : data.topics.length === 0 ? (
-                <Empty>{wanted.filter ? "No topic matches this filter." : "No topic has this text in its name."}</Empty>
-            ) : (
-                <Table
-                    label="Topics found"
-                    rows={data.topics}
-                    id={(topic) => topic.name}
-                    columns={[
-                        { name: "Topic", cell: (topic) => <a href={href("messages", ["topics"], { topic: topic.name })}>{topic.name}</a> },
-                        { name: "Rate", number: true, cell: (topic) => rate(topic.rate) },
-                        { name: "Messages", number: true, wide: true, cell: (topic) => count(topic.messages) },
-                        { name: "Last", wide: true, cell: lastText },
-                        { name: "Retained", number: true, wide: true, cell: (topic) => topic.retainedBytes !== undefined && bytes(topic.retainedBytes) },
-                    ]}
-                />
-            )}
+            <Loaded live={live}>
+                {(data) =>
+                    data.topics.length === 0 ? (
+                        <Empty>{wanted.filter ? "No topic matches this filter." : "No topic has this text in its name."}</Empty>
+                    ) : (
+                        <Table
+                            label="Topics found"
+                            rows={data.topics}
+                            id={(topic) => topic.name}
+                            columns={[
+                                { name: "Topic", cell: (topic) => <a href={href("messages", ["topics"], { topic: topic.name })}>{topic.name}</a> },
+                                { name: "Rate", number: true, cell: (topic) => rate(topic.rate) },
+                                { name: "Messages", number: true, wide: true, cell: (topic) => count(topic.messages) },
+                                { name: "Last", wide: true, cell: lastText },
+                                { name: "Retained", number: true, wide: true, cell: (topic) => topic.retainedBytes !== undefined && bytes(topic.retainedBytes) },
+                            ]}
+                        />
+                    )
+                }
+            </Loaded>
             <Pages place={pages} last={data?.topics.at(-1)?.name} more={data?.more ?? false} />
         </Card>
     );
@@ -192,17 +195,42 @@ function Row(props: Omit<BranchProps, "parent" | "isTop"> & { level: Level; name
     );
 }
 
+/** The last message of a topic, as far as it is known. */
+interface Last {
+    message: Message;
+    unixMs: bigint | undefined;
+    qos: number | undefined;
+}
+
+/**
+ * The one that arrived here or the one that the node lists. A list has the beginning of its payload only. A subscription has the QoS of
+ * its delivery, and retained messages with the time at which they were read.
+ */
+function lastOf(arrived: Message | undefined, listed: Message | undefined): Last | undefined {
+    const known = listed && { message: listed, unixMs: listed.unixMs, qos: listed.qos };
+    if (!arrived) return known;
+    const isSame = listed && arrived.payloadBytes === listed.payloadBytes && listed.payload.every((byte, at) => byte === arrived.payload[at]);
+    if (isSame) {
+        const isLater = !arrived.retain && arrived.unixMs > listed.unixMs;
+        return { message: arrived, unixMs: isLater ? arrived.unixMs : listed.unixMs, qos: listed.qos };
+    }
+    if (arrived.retain) return known ?? { message: arrived, unixMs: undefined, qos: undefined };
+    return listed && listed.unixMs > arrived.unixMs ? known : { message: arrived, unixMs: arrived.unixMs, qos: undefined };
+}
+
 /** The last message of a topic, as it arrives. */
 function One(props: { name: string }) {
     const { name } = props;
     const [form, setForm] = useState<Form>("auto");
-    const [arrived, setArrived] = useState<Topic["last"]>();
+    const [arrived, setArrived] = useState<Message>();
     const { data, error } = useLive((signal) => messages.listTopics({ filter: name, limit: 1 }, { signal }), [name]);
     const lost = useStream((signal) => messages.subscribe({ filter: name, retained: true }, { signal, timeoutMs: 0 }), setArrived, [name]);
     const topic = data?.topics[0];
-    const listed = topic?.last;
-    // The list has the beginning of a message only; the subscription may have begun after it.
-    const last = arrived && (!listed || arrived.unixMs >= listed.unixMs) ? arrived : listed;
+    const last = lastOf(arrived, topic?.last);
+    const isRetained = last?.message.retain && topic?.retainedBytes !== undefined;
+    // A retained message may be from another day.
+    const at = last?.unixMs === undefined ? "unknown" : isRetained ? <small>{time(last.unixMs)}</small> : clock(last.unixMs);
+    const facts = last && [last.qos === undefined ? "" : `QoS ${last.qos}`, bytes(last.message.payloadBytes)].filter((text) => text !== "");
     return (
         <Card
             title={name}
@@ -218,14 +246,17 @@ function One(props: { name: string }) {
         >
             {(error ?? lost) && <Empty error={error ?? lost} />}
             <dl class="figures">
-                <Figure name="Rate" value={rate(topic?.rate ?? 0)} note={`${count(topic?.messages ?? 0n)} messages since the node counts`} />
-                <Figure name="Last" value={last ? clock(last.unixMs) : "none yet"} note={last && `QoS ${last.qos}, ${bytes(last.payloadBytes)}`} />
+                <Figure name="Rate" value={rate(topic?.rate ?? 0)} note={`${counted(topic?.messages ?? 0n, "message")} since the node counts`} />
+                <Figure name="Last" value={last ? at : "none yet"} note={facts?.join(", ")} />
                 <Figure name="Retained" value={topic?.retainedBytes === undefined ? "no" : bytes(topic.retainedBytes)} />
             </dl>
             {last && (
                 <div class="outcome">
-                    {last.contentType && <Badge tone="quiet">{last.contentType}</Badge>}
-                    <Payload data={last.payload} total={last.payloadBytes} form={form} />
+                    <div class="actions">
+                        {isRetained && <Badge tone="quiet">retained</Badge>}
+                        {last.message.contentType && <Badge tone="quiet">{last.message.contentType}</Badge>}
+                    </div>
+                    <Payload data={last.message.payload} total={last.message.payloadBytes} form={form} />
                 </div>
             )}
         </Card>

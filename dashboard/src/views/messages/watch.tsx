@@ -2,7 +2,7 @@
 import { useRef, useState } from "preact/hooks";
 import type { Message } from "../../api/edgefaas/messages/v1/messages_pb";
 import { messages } from "../../connection";
-import { bytes, clock, count } from "../../format";
+import { bytes, clock, count, counted } from "../../format";
 import { Badge, Card, Empty } from "../../parts/basics";
 import { Field, Form as SendForm } from "../../parts/form";
 import { type Form, FormChoice, Payload } from "../../parts/payload";
@@ -70,7 +70,7 @@ function Arriving(props: { filter: string }) {
                 <small>
                     {count(items.at(-1)?.number ?? 0)} arrived, the last {MAX_MESSAGES} are kept
                 </small>
-                {missing > 0n && <span class="warn">, {count(missing)} were lost: they came faster than they were read</span>}
+                {missing > 0n && <span class="warn">, {counted(missing, "message was", "messages were")} lost: more came than this page reads</span>}
                 {paused && <span class="warn"> (held)</span>}
             </p>
             <div class="log messages" role="log" aria-label="Messages" aria-live="off" tabIndex={0}>
@@ -85,7 +85,7 @@ function Arriving(props: { filter: string }) {
                             </small>{" "}
                             {message.retain && <Badge tone="quiet">retained</Badge>}
                         </header>
-                        {message.lostBefore > 0n && <div class="warn">{count(message.lostBefore)} messages before this one were lost</div>}
+                        {message.lostBefore > 0n && <div class="warn">{counted(message.lostBefore, "message")} before this one {message.lostBefore === 1n ? "was" : "were"} lost</div>}
                         <Payload data={message.payload} total={message.payloadBytes} form={form} short />
                         {message.userProperties.length > 0 && (
                             <small>{message.userProperties.map(({ name, value }) => `${name}: ${value}`).join(", ")}</small>
