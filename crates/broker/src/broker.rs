@@ -239,6 +239,11 @@ impl Broker {
         self.handle.router.retained().of_topic(topic, &self.handle.connections.now())
     }
 
+    /// The number of retained messages, but for those of the broker itself (`$SYS`).
+    pub fn retained_of_clients(&self) -> u64 {
+        self.handle.router.retained().len_of_clients() as u64
+    }
+
     /// Visits the retained messages of topics that begin with `prefix`, in order, behind the topic `after`, up to `max` of
     /// them. Gives the topic to go on behind; `None` at the end. `visit` is called under a lock that publishers of retained
     /// messages need.

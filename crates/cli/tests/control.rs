@@ -214,6 +214,7 @@ impl Control for Server {
             remedy: "`edgefaas logs comfort`".into(),
             subject: "comfort".into(),
             since_unix_ms: 7,
+            ..Default::default()
         };
         Ok(Response::new(proto::StatusResponse {
             version: "9.9.9".into(),

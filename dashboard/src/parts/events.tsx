@@ -1,18 +1,17 @@
 // What has happened on the node: the last events, live, with the newest first.
-import type { Event } from "../api/edgefaas/history/v1/history_pb";
 import { history } from "../connection";
 import { counted, time } from "../format";
 import { Badge, Card, Empty, type Tone } from "./basics";
 import { Subject } from "./subject";
-import { byNumber, useTail } from "./tail";
+import { joinNumbered, useTail } from "./tail";
 import { Prose } from "./warnings";
 
 const MAX_EVENTS = 100;
-const join = byNumber<Event>((event) => event.unixMs);
 
 /** What it is called here, and its tone. */
 const KINDS: Record<string, [string, Tone]> = {
     start: ["start", "quiet"],
+    stop: ["stop", "quiet"],
     deploy: ["deployed", "good"],
     remove: ["removed", "quiet"],
     warning: ["warning", "warn"],
@@ -24,14 +23,9 @@ const KINDS: Record<string, [string, Tone]> = {
     "bridge-away": ["bridge away", "warn"],
 };
 
-/** The badge says that a warning is over. */
-function textOf(event: Event): string {
-    return event.kind === "warning-over" ? event.text.replace(/^over: /, "") : event.text;
-}
-
 export function Events() {
     const open = (signal: AbortSignal) => history.events({ follow: true, tail: MAX_EVENTS }, { signal, timeoutMs: 0 });
-    const { items, error } = useTail({ open, max: MAX_EVENTS, join }, []);
+    const { items, error } = useTail({ open, max: MAX_EVENTS, join: joinNumbered }, []);
     return (
         <Card title="Recent events" actions={<small>the last {MAX_EVENTS}</small>}>
             {error && <Empty error={error} />}
@@ -43,7 +37,7 @@ export function Events() {
                         return (
                             <li key={`${event.number} ${event.unixMs}`}>
                                 <time>{time(event.unixMs)}</time> <Badge tone={tone}>{name}</Badge>{" "}
-                                {event.subject && <Subject kind={event.kind} name={event.subject} />} <Prose text={textOf(event)} />
+                                {event.subject && <Subject kind={event.kind} name={event.subject} />} <Prose text={event.text} />
                                 {event.lostBefore > 0n && <small class="warn"> {counted(event.lostBefore, "event")} before this one {event.lostBefore === 1n ? "was" : "were"} lost</small>}
                             </li>
                         );

@@ -6,13 +6,12 @@ import { clock, counted, span } from "../format";
 import { useLive } from "../live";
 import { href } from "../router";
 import { Card, Empty } from "./basics";
-import { byNumber, useTail } from "./tail";
+import { joinNumbered, useTail } from "./tail";
 
 /** Lines that are kept here, and that the node sends first. */
 const MAX_LINES = 1000;
 const FIRST_LINES = 200;
 const UPTIME_MS = 10_000;
-const join = byNumber<LogLine>((line) => line.timeUnixMs);
 
 export function Logs(props: { name?: string }) {
     const name = props.name ?? "";
@@ -20,7 +19,7 @@ export function Logs(props: { name?: string }) {
     const [follow, setFollow] = useState(true);
     const end = useRef<HTMLDivElement>(null);
     const open = (signal: AbortSignal) => control.logs({ function: name, follow: true, tail: FIRST_LINES }, { signal, timeoutMs: 0 });
-    const { items: lines, error } = useTail({ open, max: MAX_LINES, join }, [name]);
+    const { items: lines, error } = useTail({ open, max: MAX_LINES, join: joinNumbered }, [name]);
     useEffect(() => {
         if (follow && end.current) end.current.scrollTop = end.current.scrollHeight;
     }, [lines, follow]);

@@ -62,13 +62,13 @@ export function useTail<T>(options: TailOptions<T>, dependencies: unknown[]): Ta
     return { items, skipped, error, clear };
 }
 
-/** Joins numbered items: a stream that begins again sends the last ones again, and a node that has started again numbers from 1. */
-export function byNumber<T extends { number: bigint }>(time: (item: T) => bigint): (before: T[], arrived: T[]) => T[] {
-    return (before, arrived) => {
-        const last = before.at(-1)?.number ?? 0n;
-        const [first] = arrived;
-        if (!first) return before;
-        const isKnown = before.some((item) => item.number === first.number && time(item) === time(first));
-        return first.number <= last && !isKnown ? arrived : [...before, ...arrived.filter((item) => item.number > last)];
-    };
+/** Joins numbered items: a stream that begins again sends the last ones again, and a node that has started again may number from 1. */
+export function joinNumbered<T extends { number: bigint }>(before: T[], arrived: T[]): T[] {
+    const joined = [...before];
+    for (const item of arrived) {
+        // What arrives is what there is from its number on.
+        while ((joined.at(-1)?.number ?? -1n) >= item.number) joined.pop();
+        joined.push(item);
+    }
+    return joined;
 }

@@ -1,16 +1,12 @@
 // States of the node that somebody should end, each with what to do.
 import { Warning_Severity as Severity, type Warning } from "../api/edgefaas/control/v1/control_pb";
-import { control } from "../connection";
 import { time } from "../format";
-import { useLive } from "../live";
 import { href } from "../router";
 import { Badge, Card } from "./basics";
 import { Subject } from "./subject";
 
 export function Warnings(props: { warnings: Warning[] }) {
     const { warnings } = props;
-    const isMissing = warnings.some((warning) => warning.code === "secret-missing");
-    const apps = useApps(isMissing);
     if (warnings.length === 0) return null;
     return (
         <Card title="Warnings" class="warnings">
@@ -28,20 +24,13 @@ export function Warnings(props: { warnings: Warning[] }) {
                                     Concerns: <Subject kind={warning.code} name={warning.subject} noun />
                                 </small>
                             )}{" "}
-                            {warning.code === "secret-missing" && <a href={href("settings", [], { app: apps.get(warning.subject) ?? "" })}>Set secrets</a>}
+                            {warning.code === "secret-missing" && <a href={href("settings", [], { app: warning.app, secret: warning.secrets[0] ?? "" })}>Set secrets</a>}
                         </p>
                     </li>
                 ))}
             </ul>
         </Card>
     );
-}
-
-/** The app of each function and workflow, read if `wanted`. */
-function useApps(wanted: boolean): Map<string, string> {
-    const load = async (signal: AbortSignal) => (wanted ? (await control.list({}, { signal })).apps : []);
-    const { data = [] } = useLive(load, [wanted], 30_000);
-    return new Map(data.flatMap((app) => [...app.functions, ...app.workflows].map((one): [string, string] => [one.name, app.name])));
 }
 
 /** A sentence of the node, in which names and commands are between backquotes. */

@@ -26,10 +26,11 @@ function Secrets() {
     const { data, error, refresh } = useLive(load, [], 5000);
     if (!data) return <Empty error={error} loading />;
     const wanted = place.value.query.get("app") ?? "";
+    const secret = place.value.query.get("secret") ?? "";
     const set = async (text: Fields) => {
         const app = text("app").trim();
         // The node takes a secret of any app: one that is spelled wrongly would be of no use.
-        if (!data.apps.includes(app)) {
+        if (!data.apps.includes(app) && !data.secrets.some((one) => one.app === app)) {
             const others = data.apps.length > 0 ? `; these are: ${data.apps.join(", ")}` : "";
             throw new Error(`no app ${app} is deployed here${others}`);
         }
@@ -78,7 +79,7 @@ function Secrets() {
                                 <option key={app} value={app} />
                             ))}
                         </datalist>
-                        <Field name="name" label="Name" required value={place.value.query.get("secret") ?? ""} />
+                        <Field key={`${wanted} ${secret}`} name="name" label="Name" required value={secret} />
                         <label>
                             Value
                             <input name="value" type="password" required autocomplete="off" />
@@ -214,7 +215,7 @@ function InForce() {
                             id={(one) => one.key}
                             columns={[
                                 { name: "Setting", cell: (one) => <code>{one.key}</code> },
-                                { name: "Value", cell: (one) => <code>{one.value}</code> },
+                                { name: "Value", cell: (one) => (one.value ? <code>{one.value}</code> : <small>not set</small>) },
                                 { name: "From", cell: (one) => <Source setting={one} file={data.file} /> },
                             ]}
                         />

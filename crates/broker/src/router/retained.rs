@@ -31,6 +31,12 @@ impl RetainedStore {
         self.messages.read().len()
     }
 
+    /// Messages but for those of the broker itself.
+    pub(crate) fn len_of_clients(&self) -> usize {
+        let messages = self.messages.read();
+        messages.len() - messages.own
+    }
+
     /// Number of messages that were not retained because the store was full.
     pub(super) fn refused(&self) -> u64 {
         self.refused.get()

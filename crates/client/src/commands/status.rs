@@ -130,6 +130,7 @@ fn warning_json(warning: &proto::Warning) -> serde_json::Value {
         "code": warning.code,
         "severity": severity,
         "subject": warning.subject,
+        "app": warning.app,
         "text": warning.text,
         "remedy": warning.remedy,
         "since_unix_ms": warning.since_unix_ms,

@@ -44,13 +44,13 @@ pub(super) async fn warnings(parts: &Arc<ControlParts>) -> Result<Vec<control_pr
 }
 
 fn warning_message(warning: Warning, since_unix_ms: u64) -> control_proto::Warning {
-    let Warning { severity, code, subject, text, remedy } = warning;
+    let Warning { severity, code, subject, app, secrets, text, remedy } = warning;
     let severity = match severity {
         Severity::Failing => control_proto::warning::Severity::Failing,
         Severity::Caution => control_proto::warning::Severity::Caution,
     };
     let (code, severity) = (code.to_string(), severity.into());
-    control_proto::Warning { code, severity, text, remedy, subject, since_unix_ms }
+    control_proto::Warning { code, severity, text, remedy, subject, since_unix_ms, app, secrets }
 }
 
 struct HistoryService {

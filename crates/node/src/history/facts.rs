@@ -74,6 +74,7 @@ fn workflow_facts(workflow: &LiveWorkflow) -> WorkflowFacts {
     let (completed, failures) =
         (workflow.figures.completed.load(Relaxed), workflow.figures.faulted.load(Relaxed));
     WorkflowFacts {
+        app: workflow.app.clone(),
         name: workflow.name.clone(),
         counts: Counts { invocations: completed + failures, failures },
     }

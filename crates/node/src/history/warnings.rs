@@ -113,6 +113,10 @@ pub struct Warning {
     pub code: Code,
     /// The function, workflow, bridge or member that it is about; empty for the node.
     pub subject: String,
+    /// The app of the function or workflow.
+    pub app: String,
+    /// The secrets that are not set, of [`Code::SecretMissing`].
+    pub secrets: Vec<String>,
     /// What is the matter, with the figures.
     pub text: String,
     /// What to do about it.
@@ -172,6 +176,8 @@ pub struct FunctionFacts {
 /// Facts of a workflow.
 #[derive(Debug, Clone)]
 pub struct WorkflowFacts {
+    /// The app.
+    pub app: Arc<str>,
     /// The name.
     pub name: Arc<str>,
     /// Its instances that have ended since the start of the node, but for those that were cancelled.
@@ -230,7 +236,8 @@ pub fn warnings(facts: &Facts, recent: &RecentFailures) -> Vec<Warning> {
 }
 
 fn of_node(severity: Severity, code: Code, text: String, remedy: &str) -> Warning {
-    Warning { severity, code, subject: String::new(), text, remedy: remedy.to_owned() }
+    let (subject, app, secrets) = (String::new(), String::new(), Vec::new());
+    Warning { severity, code, subject, app, secrets, text, remedy: remedy.to_owned() }
 }
 
 fn disk(facts: &Facts) -> Option<Warning> {
@@ -348,6 +355,8 @@ fn broken(function: &FunctionFacts) -> Option<Warning> {
         severity: Severity::Failing,
         code: Code::FunctionBroken,
         subject: name.to_string(),
+        app: app.to_string(),
+        secrets: Vec::new(),
         text: format!("function `{name}` cannot run: {error}"),
         remedy: format!("correct it and run `edgefaas deploy`, or return with `edgefaas rollback {app}`"),
     })
@@ -360,6 +369,8 @@ fn failing(function: &FunctionFacts, recent: &RecentFailures) -> Option<Warning>
         severity: Severity::Failing,
         code: Code::FunctionFailing,
         subject: name.to_string(),
+        app: app.to_string(),
+        secrets: Vec::new(),
         text: format!("{failures} of {invocations} invocations of function `{name}` failed in the last 5 minutes"),
         remedy: format!(
             "`edgefaas logs {name}` shows the errors; correct it and run `edgefaas deploy`, or return with `edgefaas rollback {app}`"
@@ -369,13 +380,15 @@ fn failing(function: &FunctionFacts, recent: &RecentFailures) -> Option<Warning>
 
 /// Workflows run seldom, and their tasks are tried again before an instance fails: one is enough.
 fn workflow_failing(workflow: &WorkflowFacts, recent: &RecentFailures) -> Option<Warning> {
-    let WorkflowFacts { name, counts } = workflow;
+    let WorkflowFacts { app, name, counts } = workflow;
     let Counts { invocations: ended, failures } = recent.recent(name, *counts);
     let instances = if ended == 1 { "instance" } else { "instances" };
     (failures > ended / 2).then(|| Warning {
         severity: Severity::Failing,
         code: Code::WorkflowFailing,
         subject: name.to_string(),
+        app: app.to_string(),
+        secrets: Vec::new(),
         text: format!(
             "{failures} of {ended} {instances} of workflow `{name}` that ended in the last 5 minutes failed"
         ),
@@ -386,12 +399,14 @@ fn workflow_failing(workflow: &WorkflowFacts, recent: &RecentFailures) -> Option
 }
 
 fn full(function: &FunctionFacts) -> Option<Warning> {
-    let FunctionFacts { name, full_queue, .. } = function;
+    let FunctionFacts { app, name, full_queue, .. } = function;
     let waiting = (*full_queue)?;
     Some(Warning {
         severity: Severity::Failing,
         code: Code::QueueFull,
         subject: name.to_string(),
+        app: app.to_string(),
+        secrets: Vec::new(),
         text: format!(
             "the queue of function `{name}` is full: {waiting} invocations wait; further ones are refused, or replace the oldest"
         ),
@@ -411,6 +426,8 @@ fn unset(unset: &UnsetSecrets) -> Warning {
         severity: Severity::Caution,
         code: Code::SecretMissing,
         subject: user.to_string(),
+        app: app.to_string(),
+        secrets: secrets.clone(),
         text: format!("`{user}` reads {what} {}, which {state} not set", names.join(", ")),
         remedy: commands.join(", "),
     }
@@ -426,6 +443,8 @@ fn bridge(bridge: &BridgeStatus) -> Option<Warning> {
         severity: Severity::Failing,
         code: Code::BridgeAway,
         subject: name.clone(),
+        app: String::new(),
+        secrets: Vec::new(),
         text: format!("bridge `{name}` is not connected to {url}: {error}; {queued} messages wait"),
         remedy: "check that the other broker runs and that the network reaches it, and `url`, password and certificates of the bridge \
                  in [[bridges]] of the configuration"
@@ -446,6 +465,8 @@ fn away(member: &MemberFacts, uptime: Duration) -> Option<Warning> {
         severity: Severity::Caution,
         code: Code::MemberAway,
         subject: name.clone(),
+        app: String::new(),
+        secrets: Vec::new(),
         text: format!("member `{name}` of the cluster has not been connected {since}"),
         remedy: format!(
             "start it or repair its network (`edgefaas nodes {name}` shows its addresses); if it does not return, run \
@@ -461,6 +482,8 @@ fn copied(member: &MemberFacts) -> Option<Warning> {
         severity: Severity::Caution,
         code: Code::MemberCopy,
         subject: name.clone(),
+        app: String::new(),
+        secrets: Vec::new(),
         text: format!("a second node with the identity of member `{name}` is refused: {address}"),
         remedy: "stop one of them and start it with an empty data directory".to_owned(),
     })

@@ -37,7 +37,7 @@ pub(super) fn list(
     let more = found.len() > limit;
     found.truncate(limit);
     let messages = found.iter().map(convert).collect();
-    Ok(proto::ListRetainedResponse { messages, more, total: broker.stats().retained })
+    Ok(proto::ListRetainedResponse { messages, more, total: broker.retained_of_clients() })
 }
 
 fn convert(retained: &RetainedMessage) -> proto::Message {

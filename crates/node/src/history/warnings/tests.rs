@@ -40,7 +40,7 @@ fn is_one(warnings: &[Warning], code: Code, severity: Severity, text: &[&str], r
 }
 
 fn workflow(counts: Counts) -> WorkflowFacts {
-    WorkflowFacts { name: "dry".into(), counts }
+    WorkflowFacts { app: "shop".into(), name: "dry".into(), counts }
 }
 
 use Severity::{Caution, Failing};
