@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use rumqttc::v5::Incoming;
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, Running, edgefaas, has, skipped};
+use crate::support::{PATIENCE, Running, edgefaas, has, look_again, skipped};
 
 const ACL: &str = r#"
 [[allow]]
@@ -278,6 +278,7 @@ fn a_reload_drops_nobody_and_a_bad_file_changes_nothing() {
         if publish("b", "again").to_lowercase().contains("not authorized") {
             return;
         }
+        look_again();
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{PATIENCE, Running, edgefaas, free_port, skipped};
+use crate::support::{PATIENCE, Running, edgefaas, free_port, look_again, skipped};
 
 /// Looks again and again until it is there.
 pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
@@ -16,7 +16,7 @@ pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
             return found;
         }
         assert!(Instant::now() < deadline, "{what} did not happen");
-        std::thread::sleep(Duration::from_millis(20));
+        look_again();
     }
 }
 

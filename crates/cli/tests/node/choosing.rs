@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::hosted::{HostedNode, set_policy, write_app};
 use crate::load::{Connection, id_of};
-use crate::support::{PATIENCE, Running, free_port};
+use crate::support::{PATIENCE, Running, free_port, look_again};
 
 fn start(home: &Path, name: &str) -> Running {
     let p2p = format!("127.0.0.1:{}", free_port());
@@ -38,7 +38,7 @@ fn poll<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         }
         assert!(since.elapsed() < PATIENCE, "{what}");
         // Between two looks at another process.
-        std::thread::sleep(Duration::from_millis(20));
+        look_again();
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::network::{Conditions, Network};
-use crate::support::{PATIENCE, edgefaas, free_port};
+use crate::support::{PATIENCE, edgefaas, free_port, look_again};
 
 /// What a function adds, and that it says so only once it is committed.
 const SOURCE: &str = r#"
@@ -133,7 +133,7 @@ impl Member {
                 return nodes;
             }
             assert!(since.elapsed() < PATIENCE, "{}: {nodes:#}", self.name);
-            std::thread::sleep(Duration::from_millis(100));
+            look_again();
         }
     }
 
@@ -197,6 +197,7 @@ fn settle(members: &[Member]) -> Duration {
         }
         let sizes: Vec<_> = archives.iter().map(Vec::len).collect();
         assert!(since.elapsed() < PATIENCE, "the nodes still differ: archives of {sizes:?} bytes");
+        look_again();
     }
 }
 

@@ -10,7 +10,7 @@ use v5::mqttbytes::v5::{ConnectProperties, Packet, PubAckReason, PublishProperti
 use v5::{AsyncClient, Event, EventLoop, MqttOptions};
 
 use crate::load::Connection;
-use crate::support::{PATIENCE, Running, skipped};
+use crate::support::{PATIENCE, Running, look_again, skipped};
 
 /// Time in which writes have to be accepted again after data was removed.
 /// It takes a fraction of a second on an idle machine, and several passes over the store beside other tests on two cores.
@@ -537,12 +537,14 @@ fn what_is_to_be_written_later_waits_for_room() {
         let until = Instant::now() + PATIENCE;
         while small.metric("edgefaas_object_writes_postponed_total") == 0 {
             assert!(Instant::now() < until, "nothing waits for room");
+            look_again();
         }
         assert_eq!(call(&small, "read 49"), (200, "2002".into()), "the node goes on");
         assert_eq!(call(&small, "set y").0, 507, "what would wait as well is refused");
         std::fs::remove_file(disk.join("filler")).unwrap();
         while small.metric("edgefaas_object_fields_unwritten") > 0 {
             assert!(Instant::now() < until, "it is not written though there is room");
+            look_again();
         }
         small.kill();
         small.restart();
@@ -580,6 +582,7 @@ fn events_for_a_durable_instance_wait_within_bounds_while_the_disk_is_full() {
     let until = std::time::Instant::now() + PATIENCE;
     while !node.ok(&["workflow", "list", "-o", "json"]).contains("\"waiting\"") {
         assert!(std::time::Instant::now() < until, "the instance listens");
+        look_again();
     }
 
     let filler = disk_path.join("filler");
@@ -605,6 +608,7 @@ fn events_for_a_durable_instance_wait_within_bounds_while_the_disk_is_full() {
     acknowledged(&mut client);
     while !node.ok(&["workflow", "list", "-o", "json"]).contains("\"completed\"") {
         assert!(std::time::Instant::now() < until, "the instance goes on");
+        look_again();
     }
     assert_eq!(node.terminate(), Some(0));
 }

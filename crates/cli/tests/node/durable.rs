@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{PATIENCE, Running};
+use crate::support::{PATIENCE, Running, look_again};
 
 const MANIFEST: &str = r#"
 app = "a"
@@ -96,7 +96,7 @@ pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let until = Instant::now() + PATIENCE;
     while !done() {
         assert!(Instant::now() < until, "{what}");
-        std::thread::yield_now();
+        look_again();
     }
 }
 

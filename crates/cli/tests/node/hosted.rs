@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use edgefaas_testnet::{Host, Network};
 use serde_json::Value;
 
-use crate::support::{PATIENCE, edgefaas, exchange_over, metric_over};
+use crate::support::{PATIENCE, edgefaas, exchange_over, look_again, metric_over};
 
 /// The port of the cluster, on the address of each host.
 const P2P_PORT: u16 = 7071;
@@ -126,6 +126,7 @@ impl<'a> HostedNode<'a> {
             }
             let stderr = String::from_utf8_lossy(&output.stderr);
             assert!(since.elapsed() < PATIENCE, "{}: {args:?}: {value:#?} {stderr}", self.name());
+            look_again();
         }
     }
 
@@ -134,6 +135,7 @@ impl<'a> HostedNode<'a> {
         let since = Instant::now();
         while !self.ok(&["logs", function]).contains(text) {
             assert!(since.elapsed() < PATIENCE, "{}: {function} has not logged {text:?}", self.name());
+            look_again();
         }
     }
 

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::load::Random;
 use crate::power::{kill_traced, start_traced};
 use crate::recording::Recording;
-use crate::support::{PATIENCE, Running, edgefaas, free_port, has, skipped};
+use crate::support::{PATIENCE, Running, edgefaas, free_port, has, look_again, skipped};
 
 /// What a CI run has time for.
 const CUTS: u64 = 8;
@@ -263,6 +263,7 @@ fn equal_archives(nodes: &[Running]) -> usize {
         }
         let sizes: Vec<_> = archives.iter().map(Vec::len).collect();
         assert!(since.elapsed() < PATIENCE, "the nodes still differ: archives of {sizes:?} bytes");
+        look_again();
     }
 }
 

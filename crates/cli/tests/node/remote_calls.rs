@@ -7,6 +7,7 @@ use edgefaas_testnet::{Network, Topology, isolated};
 use serde_json::{Value, json};
 
 use crate::hosted::{HostedNode, Sent, set_policy, unite, write_app};
+use crate::support::look_again;
 
 const MANIFEST: &str = r#"
     app = "work"
@@ -90,6 +91,7 @@ fn outcome(node: &HostedNode<'_>, location: &str) -> (u16, String) {
         if answer.status != 202 {
             return (answer.status, answer.body);
         }
+        look_again();
     }
 }
 

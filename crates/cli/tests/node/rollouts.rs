@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::disk::{SmallDisk, fill};
 use crate::hosted::{HostedNode, unite};
-use crate::support::{PATIENCE, Running, free_port, skipped};
+use crate::support::{PATIENCE, Running, free_port, look_again, skipped};
 
 const MANIFEST: &str = r#"
 app = "field"
@@ -55,6 +55,7 @@ fn until<T: std::fmt::Debug>(what: &str, read: impl Fn() -> T, is_so: impl Fn(&T
             return now;
         }
         assert!(since.elapsed() < PATIENCE, "{what}: {now:?}");
+        look_again();
     }
 }
 

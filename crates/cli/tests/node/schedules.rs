@@ -7,7 +7,7 @@ use edgefaas_testnet::{Topology, isolated};
 use serde_json::Value;
 
 use crate::hosted::{HostedNode, cluster, write_app};
-use crate::support::PATIENCE;
+use crate::support::{PATIENCE, look_again};
 
 /// Writes the app `clock` with functions that count the occurrences of a schedule, each in an object of its own: `seen-0`
 /// and so on.
@@ -45,6 +45,7 @@ pub fn wait_until(node: &HostedNode<'_>, object: &str, due: u64) {
     let since = Instant::now();
     while newest(node, object) < due {
         assert!(since.elapsed() < PATIENCE, "{}: {:?}", node.name(), occurrences(node, object));
+        look_again();
     }
 }
 
@@ -135,6 +136,7 @@ fn an_interval_of_a_workflow_ends_again_and_again_on_one_node() {
             let since = Instant::now();
             while !is_so() {
                 assert!(since.elapsed() < PATIENCE, "{what}");
+                look_again();
             }
         };
         let both = |node: &HostedNode<'_>| [beats(node, "a"), beats(node, "b")];
@@ -143,6 +145,7 @@ fn an_interval_of_a_workflow_ends_again_and_again_on_one_node() {
         let since = Instant::now();
         while owner.is_none() {
             assert!(since.elapsed() < PATIENCE, "both go on: {:?}", both(&nodes[0]));
+            look_again();
             let before = both(&nodes[0]);
             wait("beats", &|| both(&nodes[0]).iter().sum::<u64>() >= before.iter().sum::<u64>() + 10);
             let after = both(&nodes[0]);

@@ -10,6 +10,11 @@ use std::time::{Duration, Instant};
 /// Longer than anything here takes on the slowest machine, builds of functions included.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
+/// The pause between two looks at what a test waits for: looks without one take the processors from the nodes, and from other tests.
+pub fn look_again() {
+    std::thread::sleep(Duration::from_millis(20));
+}
+
 /// A running `edgefaas run`.
 pub struct Running {
     child: Child,
@@ -213,7 +218,7 @@ impl Running {
         let until = Instant::now() + PATIENCE;
         while self.is_alive() {
             assert!(Instant::now() < until, "it still runs");
-            std::thread::yield_now();
+            look_again();
         }
         self.child.wait().expect("it has ended").code()
     }

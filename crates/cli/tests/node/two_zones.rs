@@ -7,7 +7,7 @@ use edgefaas_testnet::{Conditions, Topology, isolated};
 use serde_json::Value;
 
 use crate::hosted::{HostedNode, unite};
-use crate::support::PATIENCE;
+use crate::support::{PATIENCE, look_again};
 
 const SOURCE: &str = r#"
     export default async function handler(event, context) {
@@ -52,6 +52,7 @@ fn wait_for(nodes: &[&HostedNode<'_>], expected: &BTreeSet<u64>) -> Duration {
     for node in nodes {
         while numbers(node) != *expected {
             assert!(since.elapsed() < PATIENCE, "{}: {:?}", node.name(), numbers(node));
+            look_again();
         }
     }
     since.elapsed()
@@ -68,6 +69,7 @@ fn measured_round_trip(node: &HostedNode<'_>, other: &HostedNode<'_>) -> Duratio
             return Duration::from_micros(us);
         }
         assert!(since.elapsed() < PATIENCE, "{} is not connected with {}", node.name(), other.name());
+        look_again();
     }
 }
 

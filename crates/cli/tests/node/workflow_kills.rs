@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, Running};
+use crate::support::{PATIENCE, Running, look_again};
 use crate::workflows::{App, HEAD, parsed, publish, received, subscribe, subscribed, wait_for};
 
 /// The spans of an instance: names with their ids and status, in the order of their ids.
@@ -63,6 +63,7 @@ do:
     let all = ["flow", "listen again", "listen hold", "set a", "set b"];
     while names(&spans(&node, &id)) != all {
         assert!(std::time::Instant::now() < until, "{:?}", spans(&node, &id));
+        look_again();
     }
 }
 

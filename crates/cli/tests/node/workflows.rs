@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, Running, repository};
+use crate::support::{PATIENCE, Running, look_again, repository};
 
 pub(crate) const HEAD: &str = "dsl: '1.0.3', namespace: test, version: '1.0.0'";
 
@@ -69,6 +69,7 @@ pub(crate) fn subscribed(node: &Running, filter: &str) {
     let until = Instant::now() + PATIENCE;
     while !node.ok(&["queues", "-o", "json"]).contains(filter) {
         assert!(Instant::now() < until, "nobody subscribes to {filter}");
+        look_again();
     }
 }
 
@@ -96,6 +97,7 @@ pub(crate) fn wait_for(node: &Running, what: &str, mut fits: impl FnMut(&[Value]
             return found;
         }
         assert!(Instant::now() < until, "{what}: {found:?}");
+        look_again();
     }
 }
 
@@ -677,6 +679,7 @@ fn an_instance_that_waits_is_small() {
         let until = Instant::now() + PATIENCE;
         while waiting() < count {
             assert!(Instant::now() < until, "{} of {count} wait", waiting());
+            look_again();
         }
     };
     // What the first ones cost besides is not theirs.

@@ -67,6 +67,8 @@ mod tests {
             severity: Severity::Caution,
             code: Code::BoardHot,
             subject: String::new(),
+            app: String::new(),
+            secrets: Vec::new(),
             text: text.into(),
             remedy: "cool it".into(),
         };
