@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use edgefaas_testnet::{Conditions, Topology, isolated};
 use serde_json::Value;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use crate::engine_code;
 use crate::network::{Conditions, Network};
 use crate::support::{PATIENCE, edgefaas, free_port, look_again};
 
@@ -78,6 +79,7 @@ impl Member {
     }
 
     fn up(&mut self) {
+        engine_code::give(&self.dir);
         let any = "127.0.0.1:0";
         let mut child = self
             .command()

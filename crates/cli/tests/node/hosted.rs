@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use edgefaas_testnet::{Host, Network};
 use serde_json::Value;
 
+use crate::engine_code;
 use crate::support::{PATIENCE, edgefaas, exchange_over, look_again, metric_over};
 
 /// The port of the cluster, on the address of each host.
@@ -37,6 +38,7 @@ impl<'a> HostedNode<'a> {
     /// Starts it again after `kill`.
     pub fn up(&mut self) {
         let any = "127.0.0.1:0";
+        engine_code::give(&self.dir);
         let mut command = edgefaas(&self.dir);
         command
             .args(["run", "--http", any, "--mqtt", any, "--control", any])

@@ -24,6 +24,7 @@ mod diagnostics;
 mod disk;
 mod durable;
 mod encrypted;
+mod engine_code;
 mod examples;
 mod fitting;
 mod frameworks;

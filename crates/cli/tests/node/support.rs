@@ -7,6 +7,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::engine_code;
+
 /// Longer than anything here takes on the slowest machine, builds of functions included.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -40,6 +42,7 @@ impl Running {
 
     /// With its addresses among the options, and variables in its environment.
     pub fn start_in(data_dir: &Path, options: &[&str], environment: &[(&str, &Path)]) -> Self {
+        engine_code::give(data_dir);
         Self::spawn(edgefaas(data_dir), "run", data_dir, options, environment)
     }
 
