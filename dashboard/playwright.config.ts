@@ -2,6 +2,7 @@ import { defineConfig } from "@playwright/test";
 
 export default defineConfig({
     testDir: "tests",
+    globalSetup: "./tests/engine-code.ts",
     // On demand: the pictures of the documentation, and what an open page costs the node.
     testIgnore: ["pictures", "cost"].filter((name) => process.env.ONLY !== name).map((name) => `${name}.spec.ts`),
     outputDir: "../target/dashboard/results",

@@ -15,7 +15,7 @@ const SOURCE = `export default () => {
 `;
 
 test.describe("a node that is away", () => {
-    test.use({ expectedErrors: /ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET|ERR_CONNECTION_CLOSED|ERR_FAILED/ });
+    test.use({ expectedErrors: /ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET|ERR_CONNECTION_CLOSED|ERR_INCOMPLETE_CHUNKED_ENCODING|ERR_FAILED/ });
 
     test("leaves the last figures in each view", async ({ page, node }) => {
         await deploy(node, { "edgefaas.toml": MANIFEST, "slow.js": SOURCE });
@@ -64,4 +64,14 @@ test("an invocation that has ended leaves a hint beside its last state", async (
     await node.cli(["invocations", "discard", page.url().split("/").at(-1) ?? ""]);
     await expect(page.getByText("It may have ended")).toBeVisible();
     await expect(page.locator("main")).toContainText("slow/a");
+
+    test("a node that was cut off says so, and has the events of the time before", async ({ page, node }) => {
+        await signIn(page, node);
+        const events = page.getByRole("list", { name: "Recent events" });
+        await expect(events.getByText("has started")).toHaveCount(1);
+        await node.kill();
+        await node.run();
+        await expect(events.getByText("has started")).toHaveCount(2);
+        await expect(events).toContainText("it was not stopped before: the power failed, or it was killed");
+    });
 });

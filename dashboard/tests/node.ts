@@ -1,6 +1,7 @@
 // A real node on free ports, with a data directory of its own.
 import { type ChildProcess, execFile, spawn } from "node:child_process";
-import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { existsSync } from "node:fs";
+import { cp, mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { promisify } from "node:util";
@@ -8,6 +9,9 @@ import { promisify } from "node:util";
 const run = promisify(execFile);
 const BINARY = process.env.EDGEFAAS_BINARY ?? new URL("../../target/release/edgefaas", import.meta.url).pathname;
 const READY_MS = 30_000;
+
+/** The folder of a node that has compiled the JavaScript engine. */
+export const ENGINE_CODE = new URL("../../target/dashboard/engine-code", import.meta.url).pathname;
 
 export class Node {
     private process: ChildProcess | undefined;
@@ -26,6 +30,17 @@ export class Node {
     /** Starts a node with the text of a configuration file. */
     static async start(config = "", options: string[] = []): Promise<Node> {
         const home = await mkdtemp(join(tmpdir(), "edgefaas-dashboard-"));
+        // Compiled code, and the key that authenticates it.
+        for (const part of ["cache", "cache-key"]) {
+            const compiled = join(ENGINE_CODE, "data", part);
+            if (existsSync(compiled)) await cp(compiled, join(home, "data", part), { recursive: true, preserveTimestamps: true });
+        }
+        return Node.at(home, config, options);
+    }
+
+    /** Starts a node in this folder. */
+    static async at(home: string, config = "", options: string[] = []): Promise<Node> {
+        await mkdir(home, { recursive: true });
         await writeFile(join(home, "node.toml"), config);
         const node = new Node(home, options);
         await node.run();
@@ -79,10 +94,14 @@ export class Node {
 
     /** Ends the process without a warning. */
     async kill(): Promise<void> {
+        await this.end("SIGKILL");
+    }
+
+    async end(signal: NodeJS.Signals): Promise<void> {
         const child = this.process;
         if (!child || child.exitCode !== null || child.signalCode !== null) return;
         const ended = new Promise((resolve) => child.once("exit", resolve));
-        child.kill("SIGKILL");
+        child.kill(signal);
         await ended;
     }
 

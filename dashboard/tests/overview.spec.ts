@@ -34,11 +34,11 @@ test("a missing secret leads to the form of its app, which takes deployed apps o
     const warnings = page.locator(".card.warnings");
     await expect(warnings).toContainText("Concerns: function or workflow greet");
     const link = warnings.getByRole("link", { name: "Set secrets" });
-    await expect(link).toHaveAttribute("href", "#/settings?app=plant");
+    await expect(link).toHaveAttribute("href", "#/settings?app=plant&secret=key");
     await link.click();
     await expect(page.getByLabel("App")).toHaveValue("plant");
+    await expect(page.getByLabel("Name", { exact: true })).toHaveValue("key");
     await page.getByLabel("App").fill("plants");
-    await page.getByLabel("Name", { exact: true }).fill("key");
     await page.getByLabel("Value").fill("right");
     await page.getByRole("button", { name: "Set secret" }).click();
     await expect(page.getByRole("alert")).toHaveText("no app plants is deployed here; these are: plant");
