@@ -50,6 +50,16 @@ test.describe("a node that is away", () => {
         await expect(page.locator("main")).toContainText("slow/a");
         await stays(page.url().split("#/")[1] ?? "", "slow/a");
     });
+
+    test("a node that was cut off says so, and has the events of the time before", async ({ page, node }) => {
+        await signIn(page, node);
+        const events = page.getByRole("list", { name: "Recent events" });
+        await expect(events.getByText("has started")).toHaveCount(1);
+        await node.kill();
+        await node.run();
+        await expect(events.getByText("has started")).toHaveCount(2);
+        await expect(events).toContainText("it was not stopped before: the power failed, or it was killed");
+    });
 });
 
 test("an invocation that has ended leaves a hint beside its last state", async ({ page, node }) => {
@@ -64,14 +74,4 @@ test("an invocation that has ended leaves a hint beside its last state", async (
     await node.cli(["invocations", "discard", page.url().split("/").at(-1) ?? ""]);
     await expect(page.getByText("It may have ended")).toBeVisible();
     await expect(page.locator("main")).toContainText("slow/a");
-
-    test("a node that was cut off says so, and has the events of the time before", async ({ page, node }) => {
-        await signIn(page, node);
-        const events = page.getByRole("list", { name: "Recent events" });
-        await expect(events.getByText("has started")).toHaveCount(1);
-        await node.kill();
-        await node.run();
-        await expect(events.getByText("has started")).toHaveCount(2);
-        await expect(events).toContainText("it was not stopped before: the power failed, or it was killed");
-    });
 });
