@@ -1,5 +1,6 @@
 //! `edgefaas test` with real isolates.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Output;
 
@@ -270,4 +271,37 @@ fn the_greenhouse_passes_its_tests() {
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{stdout}{stderr}");
     assert!(stdout.ends_with("5 passed, 0 failed, 0 skipped\n"), "{stdout}");
+}
+
+#[test]
+fn compiled_code_is_kept_for_the_next_run() {
+    let home = tempfile::tempdir().unwrap();
+    let (folder, cache) = (home.path().join("app"), home.path().join("cache"));
+    app(&folder, &[("a.test.js", "import { test } from '@edgefaas/sdk/test';\ntest('runs', () => {});")]);
+    let run = || {
+        let mut command = edgefaas(&home.path().join("data"));
+        command.args(["test"]).current_dir(&folder).env("XDG_CACHE_HOME", &cache);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    };
+    let kept = cache.join("edgefaas/tests");
+    let code = || {
+        let files = std::fs::read_dir(kept.join("code")).unwrap().map(|file| file.unwrap());
+        let mut files: Vec<_> =
+            files.map(|file| (file.file_name(), file.metadata().unwrap().modified().unwrap())).collect();
+        files.sort();
+        files
+    };
+    run();
+    let mode = std::fs::metadata(kept.join("cache-key")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let first = code();
+    assert!(!first.is_empty());
+    run();
+    let second = code();
+    assert!(first.iter().all(|file| second.contains(file)), "{first:?} {second:?}");
+    // A folder that cannot be used is none.
+    std::fs::remove_dir_all(&cache).unwrap();
+    std::fs::write(&cache, "").unwrap();
+    run();
 }

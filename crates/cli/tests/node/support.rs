@@ -274,6 +274,8 @@ pub fn edgefaas(data_dir: &Path) -> Command {
         .env_remove("EDGEFAAS_TOKEN")
         .env("EDGEFAAS_DATA_DIR", data_dir)
         .env("EDGEFAAS_CONFIG_DIR", data_dir.join("login"))
+        // `edgefaas test` keeps compiled code there.
+        .env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"))
         // The functions that tests build share their dependencies.
         .env("CARGO_TARGET_DIR", guest_target());
     command

@@ -87,9 +87,9 @@ pub async fn run(args: &Test, global: &Global) -> anyhow::Result<()> {
 async fn run_files(args: &Test, global: &Global, app: &App, files: &[PathBuf]) -> anyhow::Result<()> {
     // Built once, for the nodes of all files.
     let request = deploy_request(app, app.build().await?, false)?;
-    let (mut results, mut code) = (Vec::new(), SharedCode::none()?);
+    let (mut results, code) = (Vec::new(), SharedCode::open()?);
     for (index, path) in files.iter().enumerate() {
-        let tests = run_file(args, app, path, request.clone(), &mut code, index == 0).await;
+        let tests = run_file(args, app, path, request.clone(), &code, index == 0).await;
         let tests = tests.with_context(|| shown(app, path))?;
         let file = report::File { path: shown(app, path), tests };
         if global.output == Format::Table && !args.tap && !file.tests.is_empty() {
@@ -224,7 +224,7 @@ async fn run_file(
     app: &App,
     path: &Path,
     request: proto::DeployRequest,
-    code: &mut SharedCode,
+    code: &SharedCode,
     is_first: bool,
 ) -> anyhow::Result<Vec<Tested>> {
     let modules = app.test_modules(path).await?;

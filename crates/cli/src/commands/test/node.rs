@@ -2,16 +2,17 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
+use bytesize::ByteSize;
 use edgefaas_api::control as proto;
 use edgefaas_broker::Broker;
 use edgefaas_client::connection::{self, Client, NodeUrl, ObjectsClient};
 use edgefaas_client::dev_file::control_url;
-use edgefaas_node::config::NodeConfig;
+use edgefaas_node::config::{IsolatesSection, NodeConfig};
 use edgefaas_node::{Addresses, Advance, CACHE_KEY_FILE, RunError};
 use edgefaas_platform::{Clock, ClockControl};
 use tokio::task::JoinHandle;
@@ -19,17 +20,58 @@ use tokio_util::sync::CancellationToken;
 
 use crate::node;
 
-/// Code that a node of the tests has compiled, for the others, with the key that authenticates it.
+/// Maximum size of the compiled code that is kept; the least recently used is deleted first.
+const MAX_KEPT_CODE: ByteSize = ByteSize::mib(128);
+
+/// Code that nodes of tests have compiled, for those after them, with the key that authenticates it: the JavaScript engine alone takes
+/// seconds.
 pub struct SharedCode {
-    folder: tempfile::TempDir,
-    key: Option<Vec<u8>>,
+    folder: PathBuf,
+    key: Vec<u8>,
+    /// Removed when it is dropped.
+    _temporary: Option<tempfile::TempDir>,
 }
 
 impl SharedCode {
-    /// No code.
-    pub fn none() -> anyhow::Result<Self> {
-        Ok(Self { folder: temporary_folder()?, key: None })
+    /// The code that runs before this one have left in the user's cache folder; without such a folder, or if it cannot be used, code of
+    /// this run alone.
+    ///
+    /// # Errors
+    /// There is no folder for temporary files either.
+    pub fn open() -> anyhow::Result<Self> {
+        if let Some(kept) = cache_home().and_then(|home| Self::kept(&home.join("edgefaas/tests")).ok()) {
+            return Ok(kept);
+        }
+        let temporary = temporary_folder()?;
+        let code = Self::kept(temporary.path()).context("compiled code cannot be kept")?;
+        Ok(Self { _temporary: Some(temporary), ..code })
     }
+
+    fn kept(home: &Path) -> std::io::Result<Self> {
+        let folder = home.join("code");
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        let file = home.join(CACHE_KEY_FILE);
+        if !file.exists() {
+            // Readable only by its owner. Of two that begin at the same time one draws it.
+            let mut drawn = tempfile::NamedTempFile::new_in(home)?;
+            drawn.write_all(&rand::random::<[u8; 32]>())?;
+            match drawn.persist_noclobber(&file) {
+                Err(refused) if refused.error.kind() != std::io::ErrorKind::AlreadyExists => {
+                    return Err(refused.error);
+                }
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Ok(Self { folder, key: std::fs::read(file)?, _temporary: None })
+    }
+}
+
+/// `$XDG_CACHE_HOME`, else `~/.cache` (XDG Base Directory Specification).
+fn cache_home() -> Option<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    set("XDG_CACHE_HOME")
+        .or_else(|| set("HOME").map(|home| home.join(".cache")))
+        .filter(|home| home.is_absolute())
 }
 
 /// A folder that ends with the value.
@@ -57,16 +99,15 @@ pub struct TestNode {
 
 impl TestNode {
     /// Starts a node that shares compiled code with the other nodes of the tests.
-    pub async fn start(code: &mut SharedCode) -> anyhow::Result<Self> {
+    pub async fn start(code: &SharedCode) -> anyhow::Result<Self> {
         let data = temporary_folder()?;
-        if let Some(key) = &code.key {
-            write_private(&data.path().join(CACHE_KEY_FILE), key)
-                .context("the key of compiled code cannot be written")?;
-        }
+        write_private(&data.path().join(CACHE_KEY_FILE), &code.key)
+            .context("the key of compiled code cannot be written")?;
         let free = SocketAddr::from(([127, 0, 0, 1], 0));
         let config = NodeConfig {
             data_dir: data.path().to_owned(),
-            cache_dir: Some(code.folder.path().to_owned()),
+            cache_dir: Some(code.folder.clone()),
+            isolates: IsolatesSection { code_cache: MAX_KEPT_CODE, ..IsolatesSection::default() },
             http: free,
             mqtt: free,
             control: free,
@@ -75,10 +116,6 @@ impl TestNode {
         let control = ClockControl::new();
         let clock = control.clock();
         let node = node::build_with(config, clock.clone()).await?;
-        if code.key.is_none() {
-            let key = std::fs::read(data.path().join(CACHE_KEY_FILE));
-            code.key = Some(key.context("the key of compiled code cannot be read")?);
-        }
         let (addresses, broker) = (node.addresses(), node.broker().clone());
         let time = Arc::new(node.advance(control));
         let (token, gateway_token) = (node.token().to_owned(), read(data.path(), "http-token")?);
