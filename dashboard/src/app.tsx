@@ -31,6 +31,16 @@ const RETRY_MS = 2000;
 export function App() {
     useEffect(() => void findSession(), []);
     useEffect(() => {
+        // Somebody may have signed in in another tab.
+        const look = () => void (session.value === null && !document.hidden && findSession());
+        document.addEventListener("visibilitychange", look);
+        window.addEventListener("focus", look);
+        return () => {
+            document.removeEventListener("visibilitychange", look);
+            window.removeEventListener("focus", look);
+        };
+    }, []);
+    useEffect(() => {
         if (link.value !== "away") return;
         const timer = setInterval(findSession, RETRY_MS);
         return () => clearInterval(timer);

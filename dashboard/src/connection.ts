@@ -23,6 +23,8 @@ export interface Session {
     role: "look" | "operate" | "administer";
     expires_unix_s: number;
     node_id: string;
+    /** Names user and role. */
+    tag: string;
 }
 
 /** `undefined` until the node has answered; `null` without a session. */
@@ -30,6 +32,8 @@ export const session = signal<Session | null | undefined>(undefined);
 
 /** Notes for each answer whether the node is there and the session holds. */
 const observe: Interceptor = (next) => async (request) => {
+    // The node refuses what this page would do as somebody else, who has signed in in another tab.
+    if (session.value) request.header.set("x-edgefaas-session", session.value.tag);
     try {
         const response = await next(request);
         link.value = "up";
@@ -46,6 +50,9 @@ export function note(cause: unknown) {
     if (error.code === Code.Unauthenticated) {
         link.value = "up";
         session.value = null;
+    } else if (error.code === Code.Aborted) {
+        link.value = "up";
+        void findSession();
     } else if (isAway(cause)) {
         link.value = "away";
     } else if (error.code !== Code.Canceled) {

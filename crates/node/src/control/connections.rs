@@ -205,7 +205,8 @@ async fn serve_requests<S>(
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).half_close(true);
+    // A client that closes its side has gone: what is sent to it ends, subscriptions above all.
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     builder
         .http2()
         .max_send_buf_size(SEND_BUFFER_BYTES)

@@ -64,8 +64,8 @@ const OBJECTS_PATH: &str = "/edgefaas.objects.v1.Objects/";
 /// Life of a stream of a request with a session.
 #[cfg(feature = "dashboard")]
 const STREAM_LIFE: Duration = Duration::from_secs(60);
-/// Body of a refused request that is read before the answer, and the time for it.
-const REFUSED_BODY_BYTES: usize = 64 << 10;
+/// Maximum body of a refused request that is read before the answer, and the time for it.
+const REFUSED_BODY_BYTES: usize = 16 << 20;
 const REFUSED_BODY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Path of the call that carries an app.
 const DEPLOY_PATH: &str = "/edgefaas.control.v1.Control/Deploy";
@@ -222,7 +222,13 @@ impl Services {
     fn answer(&self, request: Request<Incoming>) -> Answer {
         let path = request.uri().path();
         #[cfg(feature = "dashboard")]
-        if self.web.is_some() && web::is_grpc_web(request.headers()) && path != DEPLOY_PATH {
+        if self.web.is_some() && web::is_grpc_web(request.headers()) {
+            if path == DEPLOY_PATH {
+                let detail =
+                    "Deploy carries an app, and takes gRPC over HTTP/2 only; deploy with `edgefaas deploy`";
+                let refusal = auth::problem_response(&Problem::new(415, "gRPC only", detail));
+                return Answer::Refused(Refused::now(refusal), unread(request));
+            }
             return Answer::Web(match path.starts_with(OBJECTS_PATH) {
                 true => Box::pin(web::translated(self.objects.clone(), request)),
                 false => Box::pin(web::translated(self.routes.clone(), request)),
@@ -276,9 +282,10 @@ fn unread(request: Request<Incoming>) -> Option<Incoming> {
     (request.version() == Version::HTTP_2).then(|| request.into_body())
 }
 
-/// Reads a body of at most [`REFUSED_BODY_BYTES`] to its end.
+/// Reads a body of at most [`REFUSED_BODY_BYTES`] to its end, and keeps nothing of it.
 async fn drain(body: Incoming) {
-    let body = std::pin::pin!(Limited::new(body, REFUSED_BODY_BYTES));
+    let mut body = Limited::new(body, REFUSED_BODY_BYTES);
+    let reading = async { while let Some(Ok(_)) = body.frame().await {} };
     // What is larger, slower or broken gets the answer with its body unread.
-    let _ = tokio::time::timeout(REFUSED_BODY_TIMEOUT, body.collect()).await;
+    let _ = tokio::time::timeout(REFUSED_BODY_TIMEOUT, reading).await;
 }

@@ -5,6 +5,8 @@ use http::{HeaderName, Response};
 use tonic::Status;
 
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+/// Contains the message once more.
+const GRPC_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 /// Maximum size of the encoded message, in bytes.
 const MAX_BYTES: usize = 7 << 10;
 /// Encoded bytes of a cut message at its begin and at its end.
@@ -19,6 +21,7 @@ pub(super) fn cut_message<B>(mut response: Response<B>) -> Response<B> {
     }
     let Some(status) = Status::from_header_map(response.headers()) else { return response };
     let cut = Status::new(status.code(), cut(status.message())).into_http::<()>();
+    response.headers_mut().remove(GRPC_DETAILS);
     match cut.headers().get(GRPC_MESSAGE) {
         Some(message) => response.headers_mut().insert(GRPC_MESSAGE, message.clone()),
         None => response.headers_mut().remove(GRPC_MESSAGE),

@@ -76,7 +76,7 @@ pub fn app_changes(before: &BTreeMap<String, String>, now: &BTreeMap<String, Str
         let text = match before.get(app) {
             Some(earlier) if earlier == revision => continue,
             Some(earlier) => {
-                format!("app `{app}` runs revision {}, before {}", short(revision), short(earlier))
+                format!("app `{app}` runs revision {} in place of {}", short(revision), short(earlier))
             }
             None => format!("app `{app}` runs revision {}", short(revision)),
         };
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(
             found,
             [
-                (Kind::Deploy, "a", "app `a` runs revision fedcba987654, before 0123456789ab"),
+                (Kind::Deploy, "a", "app `a` runs revision fedcba987654 in place of 0123456789ab"),
                 (Kind::Deploy, "d", "app `d` runs revision 4"),
                 (Kind::Remove, "c", "app `c` was removed; it ran revision 3"),
             ]

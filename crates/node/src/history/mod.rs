@@ -1,7 +1,7 @@
 //! What the node has measured of itself, what has happened on it, and what somebody should change.
 //!
 //! The [`sampler`] looks at the node each 5 seconds. It puts a [`Sample`] into the [`ring`]s, which are stored each 5 minutes
-//! ([`stored_samples`]), turns [`changes`] into [`events`], which are stored each minute ([`stored_events`]), and remembers since when
+//! ([`stored_samples`]), turns [`changes`] into [`events`], which are stored each 10 seconds ([`stored_events`]), and remembers since when
 //! there are [`warnings`].
 
 mod changes;

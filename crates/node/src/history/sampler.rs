@@ -14,7 +14,7 @@ use super::sample::Sample;
 use crate::control::ControlParts;
 
 /// Minimum time between two writes of events.
-const EVENTS_INTERVAL: Duration = Duration::from_secs(60);
+const EVENTS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Counters at one time, which rates come from.
 #[derive(Debug, Clone, Copy)]

@@ -4,8 +4,8 @@
 //! V NUMBER   an event
 //! ```
 //!
-//! NUMBER is the event's, 8 bytes, big-endian. New events are stored together, at most once a minute, and at a clean stop; the same
-//! batch deletes those that are not kept any more. A power cut loses those of the last minute.
+//! NUMBER is the event's, 8 bytes, big-endian. New events are stored together, at most each 10 seconds, and at a clean stop; the
+//! same batch deletes those that are not kept any more. A crash loses those of the last 15 seconds.
 
 use std::sync::Arc;
 

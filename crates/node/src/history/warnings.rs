@@ -393,7 +393,8 @@ fn workflow_failing(workflow: &WorkflowFacts, recent: &RecentFailures) -> Option
             "{failures} of {ended} {instances} of workflow `{name}` that ended in the last 5 minutes failed"
         ),
         remedy: format!(
-            "`edgefaas workflow list {name}` shows them and their errors; mend the cause, then run `edgefaas workflow retry ID`"
+            "`edgefaas logs {name}` and `edgefaas traces --failed` show why; mend the cause; `edgefaas workflow list {name}` shows durable \
+             instances, which `edgefaas workflow retry ID` lets go on"
         ),
     })
 }

@@ -82,7 +82,7 @@ async fn events_tell_what_happened() {
     assert_eq!((deploy.kind.as_str(), deploy.subject.as_str()), ("deploy", "f"));
     node.deploy_one("f", "", "export default () => 2").await;
     let deploy = in_time(stream.message()).await.unwrap().unwrap();
-    assert!(deploy.text.contains(", before "), "{deploy:?}");
+    assert!(deploy.text.contains(" in place of "), "{deploy:?}");
     let remove = proto::RemoveRequest { app: "f".into(), ..Default::default() };
     in_time(node.control.remove(remove)).await.expect("it is removed");
     let removed = in_time(stream.message()).await.unwrap().unwrap();

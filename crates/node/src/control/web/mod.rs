@@ -16,7 +16,7 @@ use axum::Router;
 use bytes::Bytes;
 use edgefaas_functions::problem::Problem;
 use http::header::{CONTENT_TYPE, ORIGIN};
-use http::{HeaderMap, HeaderValue, Method, Request, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use hyper::body::Incoming;
 use tonic_web::GrpcWebLayer;
 use tower_layer::Layer;
@@ -32,6 +32,8 @@ use super::dependencies::ControlParts;
 use crate::access::Access;
 use crate::own_origin::{SEC_FETCH_SITE, host_of_request, is_ip_or_localhost, is_own_origin};
 
+/// The header in which a page names the session that it shows, see [`Session::tag`].
+const SESSION_TAG: HeaderName = HeaderName::from_static("x-edgefaas-session");
 /// Path of sign-in, sign-out, and the facts of a session.
 const SESSION_PATH: &str = "/session";
 
@@ -83,8 +85,8 @@ impl Web {
     /// Classifies a request without `authorization`.
     ///
     /// # Errors
-    /// Status 403: the request comes from a page of another site, or the role of its session does not suffice. 429: the user has
-    /// too many connections.
+    /// Status 403: the request comes from a page of another site, or the role of its session does not suffice. 409: the page shows
+    /// another session. 429: the user has too many connections.
     pub fn check<B>(
         &self,
         request: &Request<B>,
@@ -104,6 +106,10 @@ impl Web {
             return Ok(BrowserRequest::Other);
         };
         self.check_site(request, is_read)?;
+        if headers.get(SESSION_TAG).is_some_and(|shown| shown.as_bytes() != session.tag().as_bytes()) {
+            let detail = "somebody else has signed in in this browser, or the role has changed; try again";
+            return Err(Problem::new(409, "Another session", detail));
+        }
         // A page of another site cannot send this content type without a preflight, which nothing answers.
         if !is_read && !is_grpc_web(headers) {
             return Err(other_site());

@@ -43,6 +43,7 @@ struct SessionFacts<'a> {
     role: Role,
     expires_unix_s: u64,
     node_id: &'a str,
+    tag: String,
 }
 
 pub(super) fn routes(web: Arc<Web>) -> Router {
@@ -156,6 +157,7 @@ fn answer(web: &Web, session: &Session, cookie: Option<HeaderValue>) -> Response
         role: session.caller.role(),
         expires_unix_s: session.expires_unix_s,
         node_id: &web.node_id,
+        tag: session.tag(),
     };
     // This cannot fail: the facts are texts and numbers.
     let text = serde_json::to_vec(&facts).unwrap_or_default();

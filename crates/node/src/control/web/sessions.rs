@@ -26,6 +26,8 @@ const RENEWAL: Duration = Duration::from_secs(60);
 const MAX_COOKIE_BYTES: usize = 1024;
 /// Maximum number of remembered sessions that were signed out, 16 bytes each.
 const MAX_SIGNED_OUT: usize = 4096;
+/// Hexadecimal digits of the tag of a session.
+const TAG_CHARACTERS: usize = 16;
 /// Bytes of the keyed hash.
 const MAC_BYTES: usize = 32;
 
@@ -62,6 +64,18 @@ pub(in crate::control) struct Session {
     pub expires_unix_s: u64,
     /// A renewed cookie for the response, at most once a minute.
     pub renewed: Option<HeaderValue>,
+}
+
+impl Session {
+    /// Names user and role, without a secret: a page sends it with each request, so that it does not act as somebody who has signed in
+    /// in another tab.
+    pub fn tag(&self) -> String {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(self.caller.role().to_string().as_bytes());
+        // The holder of the admin token is no user with the empty name.
+        hasher.update(self.caller.user().map_or(&[0], |user| user.as_bytes()));
+        hasher.finalize().to_hex()[..TAG_CHARACTERS].to_owned()
+    }
 }
 
 /// Who signs in.

@@ -251,7 +251,7 @@ fn a_workflow_fails_when_most_instances_do() {
         Code::WorkflowFailing,
         Failing,
         &["1 of 1 instance of workflow `dry`"],
-        "edgefaas workflow list dry",
+        "edgefaas logs dry",
     );
     assert_eq!(of_workflow(counts(2, 1)), []);
     assert_eq!(of_workflow(counts(0, 0)), []);
