@@ -259,3 +259,20 @@ test("queues show what waits for subscribers", async ({ page, node }) => {
     await picture(page, "queues");
     await client.endAsync();
 });
+
+test("a watch that is left ends its subscription", async ({ page, node }) => {
+    const client = await connectClient(node);
+    await signIn(page, node);
+    // A session may have four.
+    for (let number = 0; number < 8; number++) {
+        await page.goto(`${node.url}/#/messages/watch?filter=quiet%2F${number}`);
+        const log = page.getByRole("log", { name: "Messages" });
+        await expect(page.getByRole("heading", { name: `Messages of quiet/${number}` })).toBeVisible();
+        await publishUntil(
+            () => client.publishAsync(`quiet/${number}`, "here", { qos: 1 }),
+            () => expect(log).toContainText("here", { timeout: 500 }),
+        );
+    }
+    await expect(page.getByRole("alert")).toHaveCount(0);
+    await client.endAsync();
+});

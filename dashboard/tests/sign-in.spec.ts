@@ -1,3 +1,4 @@
+import type { Page } from "@playwright/test";
 import { checkAccessibility, expect, picture, signIn, test } from "./fixtures";
 import { Node } from "./node";
 
@@ -89,6 +90,31 @@ test.describe("a session that has ended", () => {
         await node.cli(["users", "rm", "ada"]);
         await expect(page.getByRole("heading", { name: "Sign in to this node" })).toBeVisible();
     });
+});
+
+test("a tab does not act as somebody who has signed in in another one", async ({ page, node, context }) => {
+    await node.cli(["users", "add", "ada", "--role", "operate"], "one\n");
+    await node.cli(["users", "add", "bob", "--role", "look"], "one\n");
+    const signInAs = async (tab: Page, user: string) => {
+        await tab.getByLabel("User").fill(user);
+        await tab.getByLabel("Password").fill("one");
+        await tab.getByRole("button", { name: "Sign in" }).click();
+        await expect(tab.locator(".who")).toContainText(user);
+    };
+    await page.goto(node.url);
+    await signInAs(page, "ada");
+    const second = await context.newPage();
+    await second.goto(node.url);
+    await second.getByRole("button", { name: "Sign out" }).click();
+    await signInAs(second, "bob");
+    await page.evaluate(() => window.dispatchEvent(new Event("focus")));
+    await expect(page.locator(".who")).toContainText("bob look");
+    const status = await page.evaluate(async () => {
+        const headers = { "content-type": "application/grpc-web+proto", "x-edgefaas-session": "0123456789abcdef" };
+        const answer = await fetch("/edgefaas.control.v1.Control/Status", { method: "POST", headers, body: new Uint8Array(5) });
+        return answer.headers.get("grpc-status");
+    });
+    expect(status).toBe("10");
 });
 
 test("sessions of two nodes on one host do not mix", async ({ page, node, context }) => {
