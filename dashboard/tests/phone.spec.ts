@@ -81,6 +81,16 @@ test("all buttons of all views are on the screen of a phone", async ({ page, nod
         await checkAccessibility(page);
         await picture(page, `phone-${view.replace(/\W+/g, "-")}`);
     }
+    // Nothing is left out where rows are blocks.
+    for (const [view, table, cells] of [
+        ["invocations/dead", "Dead invocations", ["Error", "Ended", "Called by"]],
+        ["functions", "Functions of plant", ["Calls", "Failed"]],
+        ["messages/retained", "Retained messages", ["QoS", "Since"]],
+    ] as const) {
+        await page.goto(`${node.url}/#/${view}`);
+        const first = page.getByRole("region", { name: table }).locator("tbody tr").first();
+        for (const cell of cells) await expect(first.locator(`td[data-name="${cell}"]`), `${cell} in ${view}`).toBeVisible();
+    }
     // A row is still a row.
     const row = page.getByRole("region", { name: "Users" }).getByRole("row", { name: /a-user-with/ });
     await row.getByRole("button", { name: "Remove" }).click();

@@ -41,7 +41,7 @@ export function Overview() {
                         value={count(data.invocations)}
                         note={
                             <>
-                                {count(data.failures)} failed, <a href={href("invocations")}>{count(data.pending)} pending</a>
+                                since the start of the node, {count(data.failures)} failed; <a href={href("invocations")}>{count(data.pending)} pending</a>
                             </>
                         }
                     />
