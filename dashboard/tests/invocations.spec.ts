@@ -161,12 +161,12 @@ test("an invocation that waits for its next attempt is filtered by its function,
     await checkAccessibility(page);
     await picture(page, "pending");
     await page.getByLabel("Function").selectOption("gate");
-    await expect(page.getByText("No durable invocation waits")).toBeVisible();
+    await expect(page.getByText("No durable invocation of gate waits")).toBeVisible();
     await page.getByLabel("Function").selectOption("slow");
     await list.getByRole("button", { name: "Retry" }).click();
     await expect(list).toContainText("3 of 5");
     await list.getByRole("button", { name: "Discard" }).click();
     await page.getByRole("dialog").getByRole("button", { name: "Discard" }).click();
-    await expect(page.getByText("No durable invocation waits")).toBeVisible();
+    await expect(page.getByText("No durable invocation of slow waits")).toBeVisible();
     await client.endAsync();
 });
