@@ -100,8 +100,13 @@ test("all dead letters of a function are retried in their order, and all are dis
     await makeDead(node, 8);
     await page.goto(`${node.url}/#/invocations/dead`);
     await expect(list.locator("tbody tr")).toHaveCount(8);
-    await page.getByRole("button", { name: "Discard all" }).click();
+    const discardAll = page.getByRole("button", { name: "Discard all" });
+    await discardAll.click();
     const discard = page.getByRole("dialog", { name: "Discard 8 dead invocations?" });
+    await expect(discard).toBeVisible();
+    await page.keyboard.press("Escape");
+    await expect(discardAll).toBeFocused();
+    await page.keyboard.press("Enter");
     await expect(discard).toBeVisible();
     // Another user is faster with one of them.
     const first = (await list.locator("tbody tr").first().getByRole("link").first().textContent()) ?? "";

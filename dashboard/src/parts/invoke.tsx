@@ -84,7 +84,7 @@ export function Invoke(props: { function: Fn; done: () => void }) {
                     <label>
                         {kind === "object" ? "New value, as JSON" : "Body"}
                         <textarea name="data" rows={4} spellcheck={false} value={body} onInput={(event) => setBody(event.currentTarget.value)} />
-                        {kind === "object" && <small>Empty: the event is a deletion.</small>}
+                        {kind === "object" && <small>Empty: it is deleted.</small>}
                     </label>
                 )}
             </Form>
