@@ -79,9 +79,12 @@ export const invocations = createClient(Invocations, transport);
 export const messages = createClient(Messages, transport);
 export const objects = createClient(Objects, transport);
 
+/** The message of a call that got no answer. */
+export const NO_ANSWER = "the node does not answer";
+
 /** What went wrong, for the reader of the page. */
 export function messageOf(cause: unknown): string {
-    if (isAway(cause)) return "the node does not answer";
+    if (isAway(cause)) return NO_ANSWER;
     return ConnectError.from(cause).rawMessage;
 }
 

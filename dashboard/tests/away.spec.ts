@@ -51,6 +51,32 @@ test.describe("a node that is away", () => {
         await stays(page.url().split("#/")[1] ?? "", "slow/a");
     });
 
+    test("an error of the time without the node goes when the node is back", async ({ page, node }) => {
+        await deploy(node);
+        await node.cli(["invoke", "greet", "-d", "ada"]);
+        await signIn(page, node);
+        const away = page.getByRole("alert").filter({ hasText: "The node does not answer" });
+        const open = async (view: string, ready: string) => {
+            await page.goto(`${node.url}/#/${view}`);
+            await expect(page.locator("main")).toContainText(ready);
+        };
+        const isBack = async () => {
+            await node.run();
+            await expect(away).toHaveCount(0);
+            await expect(page.locator("main")).not.toContainText("the node does not answer");
+        };
+        await open("functions/greet", "Invoke");
+        await node.kill();
+        await page.getByRole("button", { name: "Invoke" }).click();
+        await expect(page.getByText("the node does not answer", { exact: true })).toBeVisible();
+        await isBack();
+        await open("objects/plant/counts", "greetings");
+        await node.kill();
+        await expect(away).toBeVisible();
+        await isBack();
+        await expect(page.locator("main")).toContainText("greetings");
+    });
+
     test("a node that was cut off says so, and has the events of the time before", async ({ page, node }) => {
         await signIn(page, node);
         const events = page.getByRole("list", { name: "Recent events" });

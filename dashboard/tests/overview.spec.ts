@@ -15,6 +15,7 @@ test("warnings say what to do and lead to the function, and charts and events co
     await expect(events).toContainText("start");
     await expect(events).toContainText("plant");
     await expect(events).toContainText("warning");
+    await expect(events).not.toContainText("secret-missing");
     const chart = page.locator(".chart").first();
     await expect(chart.locator("canvas")).toBeVisible();
     await expect(page.getByRole("row", { name: /of the node/ })).toContainText("MiB");
@@ -38,6 +39,7 @@ test("a missing secret leads to the form of its app, which takes deployed apps o
     await link.click();
     await expect(page.getByLabel("App")).toHaveValue("plant");
     await expect(page.getByLabel("Name", { exact: true })).toHaveValue("key");
+    await expect(page.getByLabel("Value")).toBeFocused();
     await page.getByLabel("App").fill("plants");
     await page.getByLabel("Value").fill("right");
     await page.getByRole("button", { name: "Set secret" }).click();
@@ -45,6 +47,7 @@ test("a missing secret leads to the form of its app, which takes deployed apps o
     await page.getByLabel("App").fill("plant");
     await page.getByRole("button", { name: "Set secret" }).click();
     await expect(page.getByRole("region", { name: "Secrets" })).toContainText("key");
+    await expect(page.getByRole("status")).toHaveText("The secret key of plant is set.");
     await expect(page.getByRole("alert")).toHaveCount(0);
 });
 

@@ -85,6 +85,16 @@ test("all buttons of all views are on the screen of a phone", async ({ page, nod
     const row = page.getByRole("region", { name: "Users" }).getByRole("row", { name: /a-user-with/ });
     await row.getByRole("button", { name: "Remove" }).click();
     await page.getByRole("dialog").getByRole("button", { name: "Go back" }).click();
+    // Nothing is left out where rows are blocks.
+    for (const [view, table, cells] of [
+        ["invocations/dead", "Dead invocations", ["Error", "Ended", "Called by"]],
+        ["functions", "Functions of plant", ["Calls", "Failed"]],
+        ["messages/retained", "Retained messages", ["QoS", "Since"]],
+    ] as const) {
+        await page.goto(`${node.url}/#/${view}`);
+        const first = page.getByRole("region", { name: table }).locator("tbody tr").first();
+        for (const cell of cells) await expect(first.locator(`td[data-name="${cell}"]`), `${cell} in ${view}`).toBeVisible();
+    }
     await page.goto(`${node.url}/#/invocations/dead`);
     const dead = page.getByRole("region", { name: "Dead invocations" }).locator("tbody tr");
     await expect(dead).toHaveCount(2);

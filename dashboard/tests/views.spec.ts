@@ -32,6 +32,8 @@ test("objects are watched live and changed by their types", async ({ page, node 
     await page.getByRole("link", { name: "counts" }).click();
     const card = page.locator(".card", { hasText: "greetings" });
     await expect(card.locator("pre")).toHaveText("1");
+    await expect(page.getByRole("heading", { name: "counts of plant" })).toBeVisible();
+    await expect(page).toHaveTitle(/^counts of plant/);
     await node.cli(["invoke", "greet", "-d", "bob"]);
     await expect(card.locator("pre")).toHaveText("2");
     await card.getByLabel("New value of greetings").fill("40");
@@ -45,6 +47,31 @@ test("objects are watched live and changed by their types", async ({ page, node 
     await card.getByRole("button", { name: "Delete" }).click();
     await page.getByRole("dialog").getByRole("button", { name: "Delete" }).click();
     await expect(page.locator("pre")).toHaveCount(0);
+    await expect(page.locator("#content")).toBeFocused();
+    await page.getByRole("link", { name: "Objects of plant" }).click();
+    await expect(page).toHaveTitle("edgefaas");
+});
+
+test("the focus is back at its button when a confirmation closes", async ({ page, node }) => {
+    await deploy(node);
+    await node.cli(["invoke", "greet", "-d", "ada"]);
+    await signIn(page, node);
+    await page.goto(`${node.url}/#/objects/plant/counts`);
+    const button = page.getByRole("button", { name: "Delete" });
+    const dialog = page.getByRole("dialog");
+    await button.focus();
+    await page.keyboard.press("Enter");
+    await expect(dialog).toBeVisible();
+    await page.keyboard.press("Escape");
+    await expect(dialog).toHaveCount(0);
+    await expect(button).toBeFocused();
+    await page.keyboard.press("Enter");
+    await dialog.getByRole("button", { name: "Go back" }).click();
+    await expect(button).toBeFocused();
+    await page.keyboard.press("Enter");
+    await dialog.getByRole("button", { name: "Delete" }).click();
+    await expect(page.getByText("The object has no field.")).toBeVisible();
+    await expect(page.locator("#content")).toBeFocused();
 });
 
 test("traces are listed, searched and followed", async ({ page, node }) => {
@@ -57,6 +84,7 @@ test("traces are listed, searched and followed", async ({ page, node }) => {
     await expect(list.locator("tbody tr")).toHaveCount(2);
     await expect(list.getByRole("row", { name: /broken/ })).toContainText("the sensor gives no value");
     await page.getByLabel("Failed only").check();
+    await page.reload();
     await expect(list.locator("tbody tr")).toHaveCount(1);
     await page.getByLabel("Failed only").uncheck();
     await page.getByLabel("Search in the traces").fill("GREE");

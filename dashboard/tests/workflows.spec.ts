@@ -88,9 +88,14 @@ test("instances that failed at a task are counted there and found by it", async 
     await page.goto(`${node.url}/#/workflows/of/breaks`);
     await page.getByRole("button", { name: /^burst.* 2 failed$/ }).click();
     await expect(page.getByRole("heading", { name: "Instances at /do/1/burst" })).toBeVisible();
-    await expect(page.getByRole("region", { name: "Instances" }).locator("tbody tr")).toHaveCount(2);
+    const rows = page.getByRole("region", { name: "Instances" }).locator("tbody tr");
+    await expect(rows).toHaveCount(2);
+    await expect(rows.first()).toContainText("https://example.com/burst");
     await page.getByRole("button", { name: /^first/ }).click();
     await expect(page.getByText("No instance runs, waits or has failed at this task.")).toBeVisible();
+    await page.goto(`${node.url}/#/workflows/of/nosuch`);
+    await expect(page.getByRole("alert")).toHaveText("there is no workflow nosuch");
+    await expect(page.getByRole("region")).toHaveCount(0);
 });
 
 test.describe("on a phone", () => {

@@ -1,7 +1,7 @@
 // Small building blocks of all views.
-import type { ComponentChildren } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
-import { link, messageOf } from "../connection";
+import { type ComponentChildren, type RefObject, toChildArray } from "preact";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import { link, messageOf, NO_ANSWER } from "../connection";
 import type { Live } from "../live";
 
 export function Card(props: { title?: ComponentChildren; actions?: ComponentChildren; class?: string; children: ComponentChildren }) {
@@ -37,13 +37,23 @@ export function Figure(props: { name: string; value: ComponentChildren; note?: C
     );
 }
 
+/** A sentence in which names and commands are between backquotes. */
+export function Prose(props: { text: string }) {
+    return <>{props.text.split(/`([^`]+)`/).map((part, index) => (index % 2 === 0 ? part : <code key={index}>{part}</code>))}</>;
+}
+
+/** True if an error is no longer true: the node answers again. */
+function isOver(error: string): boolean {
+    return error === NO_ANSWER && link.value === "up";
+}
+
 /** What is there instead of data: an error, the wait for it, or a hint how to get some. */
 export function Empty(props: { error?: string | undefined; loading?: boolean; children?: ComponentChildren }) {
     // The frame says that the node is away.
-    if (props.error && link.value === "away") return null;
-    if (props.error) return <p class="empty bad" role="alert">{props.error}</p>;
+    if (props.error && (link.value === "away" || isOver(props.error))) return null;
+    if (props.error) return <p class="empty bad" role="alert"><Prose text={props.error} /></p>;
     if (props.loading) return <p class="empty" aria-busy="true">Loading…</p>;
-    return <p class="empty">{props.children}</p>;
+    return <p class="empty">{toChildArray(props.children).map((part) => (typeof part === "string" ? <Prose text={part} /> : part))}</p>;
 }
 
 /** What was read last, with the error of a later attempt beside it. */
@@ -62,7 +72,7 @@ export interface Column<T> {
     /** Numbers are aligned at their right end. */
     number?: boolean;
     cell: (row: T) => ComponentChildren;
-    /** Left out on narrow screens. */
+    /** Left out on screens that are narrow and yet too wide for rows as blocks. */
     wide?: boolean;
     /** Buttons: they stay in view where the table scrolls sideways. */
     actions?: boolean;
@@ -111,6 +121,8 @@ export function Action(props: {
 }) {
     const [state, setState] = useState<"idle" | "asking" | "busy">("idle");
     const [error, setError] = useState<string>();
+    const button = useRef<HTMLButtonElement>(null);
+    useFocusHandedOver(button);
     const run = async () => {
         setState("busy");
         setError(undefined);
@@ -121,13 +133,20 @@ export function Action(props: {
         }
         setState("idle");
     };
-    const start = () => (props.confirm ? setState("asking") : void run());
+    const start = () => {
+        if (state === "busy") return;
+        if (props.confirm) setState("asking");
+        else void run();
+    };
     return (
         <span class="action">
             <button
+                ref={button}
                 type="button"
                 class={props.danger ? "danger" : ""}
-                disabled={props.disabled || state === "busy"}
+                disabled={props.disabled}
+                // A button that is disabled loses the focus.
+                aria-disabled={state === "busy"}
                 title={props.title}
                 onClick={start}
             >
@@ -153,18 +172,42 @@ export function Action(props: {
 
 /** The error of an action or a form, beside its button. */
 export function Failure(props: { text: string | undefined }) {
-    if (!props.text) return null;
+    if (!props.text || isOver(props.text)) return null;
     return (
         <span class="bad" role="alert">
-            {props.text}
+            <Prose text={props.text} />
         </span>
     );
 }
 
+/** Gives the focus to the content of the page if nothing has it. */
+function catchFocus() {
+    if (document.activeElement === document.body) document.getElementById("content")?.focus();
+}
+
+/** The content of the page gets the focus if the element is removed while it has it. */
+export function useFocusHandedOver(element: RefObject<HTMLElement | null>) {
+    useLayoutEffect(() => {
+        const current = element.current;
+        return () => {
+            if (current && current === document.activeElement) queueMicrotask(catchFocus);
+        };
+    }, []);
+}
+
+/** The element that had the focus has it again when the dialog is gone. */
 export function Dialog(props: { title: string; close: () => void; children: ComponentChildren }) {
     const element = useRef<HTMLDialogElement>(null);
-    useEffect(() => {
+    useLayoutEffect(() => {
+        const before = document.activeElement;
         element.current?.showModal();
+        return () => {
+            // All beside an open dialog refuses the focus: it is removed first.
+            queueMicrotask(() => {
+                if (before instanceof HTMLElement) before.focus();
+                catchFocus();
+            });
+        };
     }, []);
     return (
         <dialog ref={element} aria-label={props.title} onClose={props.close}>

@@ -1,10 +1,9 @@
 // What has happened on the node: the last events, live, with the newest first.
 import { history } from "../connection";
 import { counted, time } from "../format";
-import { Badge, Card, Empty, type Tone } from "./basics";
+import { Badge, Card, Empty, Prose, type Tone } from "./basics";
 import { Subject } from "./subject";
 import { joinNumbered, useTail } from "./tail";
-import { Prose } from "./warnings";
 
 const MAX_EVENTS = 100;
 
@@ -34,10 +33,12 @@ export function Events() {
                 <ol class="events" tabIndex={0} aria-label="Recent events">
                     {[...items].reverse().map((event) => {
                         const [name, tone] = KINDS[event.kind] ?? [event.kind, "quiet"];
+                        // The subject of a warning is its code: the text says the same for readers.
+                        const subject = event.kind.startsWith("warning") ? "" : event.subject;
                         return (
                             <li key={`${event.number} ${event.unixMs}`}>
                                 <time>{time(event.unixMs)}</time> <Badge tone={tone}>{name}</Badge>{" "}
-                                {event.subject && <Subject kind={event.kind} name={event.subject} />} <Prose text={event.text} />
+                                {subject && <Subject kind={event.kind} name={subject} />} <Prose text={event.text} />
                                 {event.lostBefore > 0n && <small class="warn"> {counted(event.lostBefore, "event")} before this one {event.lostBefore === 1n ? "was" : "were"} lost</small>}
                             </li>
                         );

@@ -1,6 +1,6 @@
 // A form that sends its fields: disabled meanwhile, and the error is shown beside its button.
 import type { ComponentChildren } from "preact";
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { messageOf } from "../connection";
 import { Failure } from "./basics";
 
@@ -13,6 +13,8 @@ export function Form(props: {
     /** The fields keep what they have when it was sent; otherwise they are empty again. */
     keep?: boolean;
     primary?: boolean;
+    /** What the form is about: its error goes when this changes. */
+    about?: string;
     class?: string;
     /** Beside the button. */
     more?: ComponentChildren;
@@ -20,8 +22,10 @@ export function Form(props: {
 }) {
     const [error, setError] = useState<string>();
     const [busy, setBusy] = useState(false);
+    useEffect(() => setError(undefined), [props.about]);
     const submit = async (event: SubmitEvent) => {
         event.preventDefault();
+        if (busy) return;
         const form = event.currentTarget as HTMLFormElement;
         const data = new FormData(form);
         setBusy(true);
@@ -38,7 +42,7 @@ export function Form(props: {
         <form onSubmit={submit} class={props.class}>
             {props.children}
             <div class="actions">
-                <button type="submit" class={props.primary ? "primary" : ""} disabled={busy}>
+                <button type="submit" class={props.primary ? "primary" : ""} aria-disabled={busy}>
                     {props.label}
                 </button>
                 {props.more}

@@ -1,5 +1,5 @@
 // Runs a function with an event of any kind, and shows the answer, what it logged, and where the time went.
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { Function as Fn, InvokeRequestSchema, InvokeResponse, LogLine, Span } from "../api/edgefaas/control/v1/control_pb";
 import { control } from "../connection";
@@ -27,22 +27,37 @@ export function Invoke(props: { function: Fn; done: () => void }) {
     const examples = props.function.triggers.map(exampleOf).filter((one) => one !== undefined);
     const [kind, setKind] = useState<Kind>(examples[0]?.kind ?? "call");
     const example = examples.find((one) => one.kind === kind) ?? { kind };
+    const [body, setBody] = useState("");
     const [outcome, setOutcome] = useState<Outcome>();
-    const send = async (text: Fields) => {
+    /** Of the last call or change of the kind: an answer to what was before is not shown. */
+    const last = useRef(0);
+    const begin = () => {
         setOutcome(undefined);
+        last.current += 1;
+        return last.current;
+    };
+    const choose = (kind: Kind) => {
+        begin();
+        setKind(kind);
+    };
+    const send = async (text: Fields) => {
+        const number = begin();
         try {
-            setOutcome(await invoke(props.function.name, kind, text));
+            const outcome = await invoke(props.function.name, kind, text);
+            if (number === last.current) setOutcome(outcome);
+        } catch (cause) {
+            if (number === last.current) throw cause;
         } finally {
             props.done();
         }
     };
     return (
         <Card title="Invoke">
-            <Form label="Invoke" send={send} keep primary>
+            <Form label="Invoke" send={send} about={kind} keep primary>
                 <div class="fields">
                     <label>
                         Event
-                        <select value={kind} onChange={(event) => setKind(event.currentTarget.value as Kind)}>
+                        <select value={kind} onChange={(event) => choose(event.currentTarget.value as Kind)}>
                             {KINDS.map(([value, name]) => (
                                 <option key={value} value={value}>
                                     {name}
@@ -68,7 +83,8 @@ export function Invoke(props: { function: Fn; done: () => void }) {
                 {kind !== "cron" && (
                     <label>
                         {kind === "object" ? "New value, as JSON" : "Body"}
-                        <textarea name="data" rows={4} spellcheck={false} />
+                        <textarea name="data" rows={4} spellcheck={false} value={body} onInput={(event) => setBody(event.currentTarget.value)} />
+                        {kind === "object" && <small>Empty: it is deleted.</small>}
                     </label>
                 )}
             </Form>
@@ -129,7 +145,7 @@ function headersOf(text: string): { name: string; value: string }[] {
         .filter(({ line }) => line !== "")
         .map(({ line, number }) => {
             const [, name, value] = /^([!#$%&'*+.^_`|~0-9A-Za-z-]+):\s*(.*)$/.exec(line) ?? [];
-            if (name === undefined || value === undefined) throw new Error(`line ${number} of the headers has not the form name: value: ${line}`);
+            if (name === undefined || value === undefined) throw new Error(`line ${number} of the headers is not \`name: value\``);
             return { name, value };
         });
 }

@@ -12,6 +12,7 @@ interface Kind {
 const KINDS: Kind[] = [
     { pattern: /^dead/, noun: "function", to: (name) => href("invocations", ["dead"], { function: name }) },
     { pattern: /^(function|queue)/, noun: "function", to: (name) => href("functions", [name]) },
+    { pattern: /^workflow/, noun: "workflow", to: (name) => href("workflows", ["of", name]) },
     // The subject may be a workflow: the page of functions leads to it.
     { pattern: /^secret/, noun: "function or workflow", to: (name) => href("functions", [name]) },
     { pattern: /^(deploy|app)/, noun: "app", to: () => href("functions") },

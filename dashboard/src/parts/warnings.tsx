@@ -2,7 +2,7 @@
 import { Warning_Severity as Severity, type Warning } from "../api/edgefaas/control/v1/control_pb";
 import { time } from "../format";
 import { href } from "../router";
-import { Badge, Card } from "./basics";
+import { Badge, Card, Prose } from "./basics";
 import { Subject } from "./subject";
 
 export function Warnings(props: { warnings: Warning[] }) {
@@ -31,9 +31,4 @@ export function Warnings(props: { warnings: Warning[] }) {
             </ul>
         </Card>
     );
-}
-
-/** A sentence of the node, in which names and commands are between backquotes. */
-export function Prose(props: { text: string }) {
-    return <>{props.text.split("`").map((part, index) => (index % 2 === 0 ? part : <code key={index}>{part}</code>))}</>;
 }

@@ -4,7 +4,7 @@ import { NodeApp_State as State, type App, type MemberStatus, type NodeApp } fro
 import { control } from "../connection";
 import { bytes, counted, duration, percent, span } from "../format";
 import { useLive } from "../live";
-import { Badge, Card, Empty, Figure, Table } from "../parts/basics";
+import { Badge, Card, Empty, Figure, Prose, Table } from "../parts/basics";
 import { Field, Form, type Fields } from "../parts/form";
 
 interface Row {
@@ -64,7 +64,7 @@ export function Cluster() {
     return (
         <>
             {error && <Empty error={error} />}
-            {cluster.copy && <p class="away">A second node runs with the identity of this one: {cluster.copy}</p>}
+            {cluster.copy && <p class="away">A second node runs with the identity of this one: <Prose text={cluster.copy} /></p>}
             {cluster.recovering > 0 && (
                 <p class="away">
                     Objects of {counted(cluster.recovering, "pattern")} have not come from other members yet:{" "}
@@ -111,7 +111,7 @@ const STATES: Record<State, string> = {
 
 function stateOf(node: NodeApp) {
     const text = STATES[node.state] ?? "unknown";
-    if (node.state === State.FAILED) return <Badge tone="bad">{`${text}: ${node.detail}`}</Badge>;
+    if (node.state === State.FAILED) return <Badge tone="bad"><Prose text={`${text}: ${node.detail}`} /></Badge>;
     if (node.state === State.FETCHING) return <Badge tone="warn">{`${text}, ${percent(node.permille / 1000)}`}</Badge>;
     return <Badge tone={node.state === State.LIVE || node.state === State.ELSEWHERE ? "good" : "warn"}>{text}</Badge>;
 }
@@ -157,7 +157,9 @@ function Explain() {
                     </dl>
                     <ol>
                         {answer.steps.map((step) => (
-                            <li key={step}>{step}</li>
+                            <li key={step}>
+                                <Prose text={step} />
+                            </li>
                         ))}
                     </ol>
                 </div>

@@ -16,15 +16,24 @@ export function Functions() {
     return name === undefined ? <All /> : <One key={name} name={name} />;
 }
 
-function State(props: { one: Fn }) {
-    const { error, stats } = props.one;
-    if (error) return <Badge tone="bad">broken</Badge>;
-    if (stats && stats.failures > 0n) return <Badge tone="warn">has failed</Badge>;
+const WARNINGS_MS = 5000;
+
+/** The functions that fail now, by the warnings of the node. */
+function useFailing(): ReadonlySet<string> {
+    const { data } = useLive((signal) => control.status({}, { signal }), [], WARNINGS_MS);
+    const found = data?.warnings.filter(({ code }) => code === "function-failing") ?? [];
+    return new Set(found.map(({ subject }) => subject));
+}
+
+function State(props: { one: Fn; failing: boolean }) {
+    if (props.one.error) return <Badge tone="bad">broken</Badge>;
+    if (props.failing) return <Badge tone="bad">failing</Badge>;
     return <Badge tone="good">ready</Badge>;
 }
 
 function All() {
     const { data, error } = useLive((signal) => control.list({}, { signal }), []);
+    const failing = useFailing();
     const [search, setSearch] = useState("");
     const functions = data?.apps.flatMap((app) => app.functions) ?? [];
     const rates = useRates(data && functions.map((one) => [one.name, Number(one.stats?.invocations ?? 0n)]));
@@ -50,7 +59,7 @@ function All() {
                             id={(one) => one.name}
                             columns={[
                                 { name: "Function", cell: (one) => <a href={href("functions", [one.name])}>{one.name}</a> },
-                                { name: "State", cell: (one) => <State one={one} /> },
+                                { name: "State", cell: (one) => <State one={one} failing={failing.has(one.name)} /> },
                                 { name: "Rate", number: true, cell: (one) => rate(rates.get(one.name) ?? 0) },
                                 { name: "Calls", number: true, wide: true, cell: (one) => count(one.stats?.invocations ?? 0n) },
                                 { name: "Failed", number: true, cell: (one) => count(one.stats?.failures ?? 0n) },
@@ -69,6 +78,7 @@ function All() {
 
 function One(props: { name: string }) {
     const { data, error, refresh } = useLive((signal) => control.list({}, { signal }), []);
+    const failing = useFailing().has(props.name);
     const failed = useLive((signal) => lastFailed(props.name, signal), [props.name], 5000).data;
     if (!data) return <Empty error={error} loading />;
     const app = data.apps.find((app) => app.functions.some((one) => one.name === props.name));
@@ -95,7 +105,7 @@ function One(props: { name: string }) {
                         {one.name} <small>of {app.name}</small>
                     </>
                 }
-                actions={<State one={one} />}
+                actions={<State one={one} failing={failing} />}
             >
                 {one.error && <Empty error={one.error} />}
                 {failed && (
@@ -105,7 +115,7 @@ function One(props: { name: string }) {
                 )}
                 <dl class="figures">
                     <Figure name="Calls" value={count(stats?.invocations ?? 0n)} note={`${count(stats?.running ?? 0)} running, ${count(stats?.queued ?? 0)} waiting`} />
-                    <Figure name="Failed" value={count(stats?.failures ?? 0n)} note={`${count(stats?.rejected ?? 0n)} refused`} tone={stats?.failures ? "warn" : undefined} />
+                    <Figure name="Failed" value={count(stats?.failures ?? 0n)} note={`${count(stats?.rejected ?? 0n)} refused`} tone={failing ? "bad" : undefined} />
                     <Figure name="p50" value={duration(stats?.durationP50Us ?? 0n)} note={`p99 ${duration(stats?.durationP99Us ?? 0n)}`} />
                     <Figure name="Cold starts" value={count(stats?.coldStarts ?? 0n)} note={`${count(stats?.warmStarts ?? 0n)} warm`} />
                     <Figure name="Memory, at most" value={bytes(stats?.memoryPeakBytes ?? 0n)} />

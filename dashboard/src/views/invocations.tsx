@@ -1,7 +1,7 @@
 // Durable invocations: those that wait, run or are tried again, and the dead ones; one of them with its event.
 import { useState } from "preact/hooks";
 import { type Invocation, State } from "../api/edgefaas/invocations/v1/invocations_pb";
-import { control, invocations, link, may } from "../connection";
+import { control, invocations, link, may, NO_ANSWER } from "../connection";
 import { bytes, count, counted, time } from "../format";
 import { useLive } from "../live";
 import { Action, Badge, Card, Empty, Figure, Loaded, Table, type Tone, Value } from "../parts/basics";
@@ -74,14 +74,16 @@ function All(props: { dead: boolean; of: string }) {
                 </select>
             </label>
             <Card title={dead ? "Dead invocations" : "Pending invocations"}>
-                {dead && may("operate") && <AllDead key={of} of={of} none={data?.dead === 0n} changed={refresh} />}
+                {dead && may("operate") && <AllDead key={of} of={of} none={data?.invocations.length === 0 && pages.page === 1} changed={refresh} />}
                 {dead && data && data.deadDropped > 0n && (
                     <p class="warn">{counted(data.deadDropped, "older one was", "older ones were")} dropped for want of room since the start of the node.</p>
                 )}
                 <Loaded live={live}>
                     {(data) =>
                         data.invocations.length === 0 ? (
-                            <Empty>{dead ? "No durable invocation has failed for good." : "No durable invocation waits, runs or is tried again."}</Empty>
+                            <Empty>
+                                No durable invocation{of && ` of \`${of}\``} {dead ? "has failed for good." : "waits, runs or is tried again."}
+                            </Empty>
                         ) : (
                             <Table
                                 label={dead ? "Dead invocations" : "Pending invocations"}
@@ -167,7 +169,7 @@ function One(props: { id: string }) {
     return (
         <>
             {back}
-            {error && link.value !== "away" && (
+            {error && error !== NO_ANSWER && link.value !== "away" && (
                 <p>
                     It may have ended: <a href={href("traces", [id])}>its trace</a> shows that.
                 </p>

@@ -1,11 +1,11 @@
 // Objects by app, the fields of one object as they change, and changing them.
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { FieldState, UpdateRequestSchema } from "../api/edgefaas/objects/v1/objects_pb";
 import { may, messageOf, objects } from "../connection";
 import { bytes, count } from "../format";
 import { useLive, useStream } from "../live";
-import { Action, Card, Empty, Table, Value } from "../parts/basics";
+import { Action, Card, Empty, Failure, Table, Value } from "../parts/basics";
 import { go, href, place } from "../router";
 
 /** Objects on one page. */
@@ -76,12 +76,22 @@ function One(props: { app: string; object: string }) {
     const { data, error, refresh } = useLive(load, [app, object], 5000);
     // A change that is seen is read anew at once.
     const lost = useStream((signal) => objects.watch({ app, object }, { signal, timeoutMs: 0 }), refresh, [app, object]);
+    useEffect(() => {
+        const before = document.title;
+        document.title = `${object} of ${app} - ${before}`;
+        return () => {
+            document.title = before;
+        };
+    }, [app, object]);
     if (!data) return <Empty error={error} loading />;
     return (
         <>
             <p>
                 <a href={href("objects", [app])}>Objects of {app}</a>
             </p>
+            <h2 class="name">
+                {object} <small>of {app}</small>
+            </h2>
             {(error ?? lost) && <Empty error={error ?? lost} />}
             {data.fields.length === 0 && <Empty>The object has no field.</Empty>}
             {data.more && <p class="warn">There are more fields than these.</p>}
@@ -212,11 +222,7 @@ function Change(props: { app: string; object: string; field: FieldState; done: (
             <Action run={remove} confirm={`Delete the field ${field.name} of ${object}?`} danger>
                 Delete
             </Action>
-            {error && (
-                <span class="bad" role="alert">
-                    {error}
-                </span>
-            )}
+            <Failure text={error} />
         </div>
     );
 }

@@ -4,7 +4,7 @@ import type { Sample } from "../api/edgefaas/history/v1/history_pb";
 import { control } from "../connection";
 import { bytes, count, degrees, percent, rate, span } from "../format";
 import { useLive } from "../live";
-import { Badge, Card, Empty, Figure, Table } from "../parts/basics";
+import { Badge, Card, Empty, Figure, Prose, Table } from "../parts/basics";
 import { Chart, type Series, type Tone } from "../parts/chart";
 import { Events } from "../parts/events";
 import { type Span, useHistory } from "../parts/history";
@@ -41,7 +41,7 @@ export function Overview() {
                         value={count(data.invocations)}
                         note={
                             <>
-                                {count(data.failures)} failed, <a href={href("invocations")}>{count(data.pending)} pending</a>
+                                since the start of the node, {count(data.failures)} failed; <a href={href("invocations")}>{count(data.pending)} pending</a>
                             </>
                         }
                     />
@@ -80,7 +80,9 @@ export function Overview() {
                                 name: "State",
                                 cell: (bridge) =>
                                     bridge.connectedSinceMs === undefined ? (
-                                        <Badge tone="bad">{bridge.lastError || "not connected"}</Badge>
+                                        <Badge tone="bad">
+                                            <Prose text={bridge.lastError || "not connected"} />
+                                        </Badge>
                                     ) : (
                                         <Badge tone="good">connected</Badge>
                                     ),

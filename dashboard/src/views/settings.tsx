@@ -1,6 +1,6 @@
 // Secrets of apps, users with their roles, and the settings in force.
 import { Fragment } from "preact";
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import type { GetSettingsResponse, Setting } from "../api/edgefaas/control/v1/control_pb";
 import { control, may, messageOf, session } from "../connection";
 import { useLive } from "../live";
@@ -24,17 +24,20 @@ function Secrets() {
         apps: (await control.list({}, { signal })).apps.map((app) => app.name),
     });
     const { data, error, refresh } = useLive(load, [], 5000);
+    const [saved, setSaved] = useState("");
     if (!data) return <Empty error={error} loading />;
     const wanted = place.value.query.get("app") ?? "";
     const secret = place.value.query.get("secret") ?? "";
     const set = async (text: Fields) => {
         const app = text("app").trim();
+        setSaved("");
         // The node takes a secret of any app: one that is spelled wrongly would be of no use.
         if (!data.apps.includes(app) && !data.secrets.some((one) => one.app === app)) {
             const others = data.apps.length > 0 ? `; these are: ${data.apps.join(", ")}` : "";
             throw new Error(`no app ${app} is deployed here${others}`);
         }
         await control.setSecret({ app, name: text("name"), value: text("value") });
+        setSaved(`The secret ${text("name")} of ${app} is set.`);
         refresh();
     };
     const remove = async (app: string, name: string) => {
@@ -71,7 +74,7 @@ function Secrets() {
                 <small>Values are never shown. A function has a new value from its next invocation on.</small>
             </p>
             {may("administer") && (
-                <Form label="Set secret" class="add" send={set}>
+                <Form label="Set secret" class="add" send={set} more={<span role="status">{saved}</span>}>
                     <div class="fields">
                         <Field key={wanted} name="app" label="App" list="apps" required value={wanted} />
                         <datalist id="apps">
@@ -80,14 +83,25 @@ function Secrets() {
                             ))}
                         </datalist>
                         <Field key={`${wanted} ${secret}`} name="name" label="Name" required value={secret} />
-                        <label>
-                            Value
-                            <input name="value" type="password" required autocomplete="off" />
-                        </label>
+                        <SecretValue key={`${wanted} ${secret} value`} focus={secret !== ""} />
                     </div>
                 </Form>
             )}
         </Card>
+    );
+}
+
+/** `focus`: the other fields are filled in, by a link to this one. */
+function SecretValue(props: { focus: boolean }) {
+    const input = useRef<HTMLInputElement>(null);
+    useEffect(() => {
+        if (props.focus) input.current?.focus();
+    }, []);
+    return (
+        <label>
+            Value
+            <input ref={input} name="value" type="password" required autocomplete="off" />
+        </label>
     );
 }
 

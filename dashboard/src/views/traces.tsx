@@ -1,5 +1,4 @@
 // The traces that are kept, and one of them, by the id of an invocation, of an instance, or of the trace itself.
-import { useState } from "preact/hooks";
 import type { TraceSummary } from "../api/edgefaas/control/v1/control_pb";
 import { control } from "../connection";
 import { count, duration, time } from "../format";
@@ -13,13 +12,28 @@ import { go, href, place } from "../router";
 /** Traces that are asked for. */
 const LIMIT = 100;
 
+/** What the list is filtered by, of the address. */
+interface Filter {
+    search: string;
+    failed: boolean;
+}
+
+function filter(): Filter {
+    const { query } = place.value;
+    return { search: query.get("search") ?? "", failed: query.get("failed") === "true" };
+}
+
+function queryOf({ search, failed }: Filter): Record<string, string> {
+    return { search, failed: failed ? "true" : "" };
+}
+
 export function Traces() {
     const id = place.value.parts[0];
     return (
         <>
             {id && <One key={id} id={id} />}
             <All />
-            <Form key={id} label="Show" keep send={async (text) => text("id").trim() !== "" && go("traces", [text("id").trim()])}>
+            <Form key={id} label="Show" keep send={async (text) => text("id").trim() !== "" && go("traces", [text("id").trim()], queryOf(filter()))}>
                 <Field name="id" label="Id of an invocation, an instance or a trace" value={id} />
             </Form>
         </>
@@ -40,17 +54,17 @@ function One(props: { id: string }) {
 }
 
 function All() {
-    const [search, setSearch] = useState("");
-    const [failed, setFailed] = useState(false);
+    const { search, failed } = filter();
+    const change = (change: Partial<Filter>) => go("traces", place.value.parts, queryOf({ ...filter(), ...change }));
     const load = (signal: AbortSignal) => control.listTraces({ limit: LIMIT, failed, search }, { signal });
     const live = useLive(load, [failed, search]);
     const { data } = live;
     return (
         <Card title="Traces" actions={data && data.more > 0n && <small>and {count(data.more)} more</small>}>
             <div class="fields search">
-                <Search label="Search in the traces" placeholder="name or id" text={search} change={setSearch} />
+                <Search label="Search in the traces" placeholder="name or id" text={search} change={(search) => change({ search })} />
                 <label class="inline">
-                    <input type="checkbox" checked={failed} onChange={(event) => setFailed(event.currentTarget.checked)} />
+                    <input type="checkbox" checked={failed} onChange={(event) => change({ failed: event.currentTarget.checked })} />
                     Failed only
                 </label>
             </div>
@@ -82,7 +96,7 @@ function Name(props: { trace: TraceSummary }) {
     const { trace } = props;
     return (
         <>
-            <a href={href("traces", [trace.traceId])}>{trace.name}</a> <small>{trace.kind}</small>
+            <a href={href("traces", [trace.traceId], queryOf(filter()))}>{trace.name}</a> <small>{trace.kind}</small>
         </>
     );
 }

@@ -39,7 +39,7 @@ function All(props: { name: string }) {
     if (!data) return <Empty error={error} loading />;
     const workflows = data.apps.flatMap((app) => app.workflows);
     const one = workflows.find((one) => one.name === name);
-    if (workflows.length === 0) return <Empty>No workflow is deployed. `edgefaas new --template workflow` makes one.</Empty>;
+    if (workflows.length === 0 && !name) return <Empty>No workflow is deployed. `edgefaas new --template workflow` makes one.</Empty>;
     const { instances, more } = data.listed;
     const shown = task ? instances.filter((instance) => isAt(instance, task)) : instances;
     return (
@@ -50,25 +50,31 @@ function All(props: { name: string }) {
                 </p>
             )}
             {error && <Empty error={error} />}
-            <Card title={name || "Workflows"} actions={one && <CancelAll workflow={one} done={refresh} />}>
-                <Definitions workflows={one ? [one] : workflows} />
-            </Card>
+            {name && !one ? (
+                <Empty error={`there is no workflow \`${name}\``} />
+            ) : (
+                <Card title={name || "Workflows"} actions={one && <CancelAll workflow={one} done={refresh} />}>
+                    <Definitions workflows={one ? [one] : workflows} />
+                </Card>
+            )}
             {one && <Definition key={name} name={name} task={task} />}
-            <Card
-                title={task ? `Instances at ${task}` : "Instances"}
-                actions={
-                    <>
-                        {more > 0n && <small>{task ? `of the first ${count(instances.length)}` : `and ${count(more)} more`}</small>}
-                        {task && <a href={href("workflows", ["of", name])}>All instances</a>}
-                    </>
-                }
-            >
-                {shown.length === 0 ? (
-                    <Empty>{task ? "No instance runs, waits or has failed at this task." : "No instance runs, waits or has failed."}</Empty>
-                ) : (
-                    <Instances instances={shown} done={refresh} />
-                )}
-            </Card>
+            {(one || !name || instances.length > 0) && (
+                <Card
+                    title={task ? `Instances at ${task}` : "Instances"}
+                    actions={
+                        <>
+                            {more > 0n && <small>{task ? `of the first ${count(instances.length)}` : `and ${count(more)} more`}</small>}
+                            {task && <a href={href("workflows", ["of", name])}>All instances</a>}
+                        </>
+                    }
+                >
+                    {shown.length === 0 ? (
+                        <Empty>{task ? "No instance runs, waits or has failed at this task." : "No instance runs, waits or has failed."}</Empty>
+                    ) : (
+                        <Instances instances={shown} done={refresh} />
+                    )}
+                </Card>
+            )}
         </>
     );
 }
@@ -77,6 +83,17 @@ function All(props: { name: string }) {
 function isAt(instance: Instance, task: string): boolean {
     if (instance.tasks.some((one) => one === task || one.startsWith(`${task} (`))) return true;
     return instance.status === "faulted" && instance.error !== "" && failedAt(instance.error) === task;
+}
+
+/** An error of the DSL in a line. */
+function errorText(error: string): string {
+    try {
+        const { type, title, detail } = JSON.parse(error);
+        const texts = [title || type, detail].filter((text) => typeof text === "string" && text !== "");
+        return texts.join(": ") || error;
+    } catch {
+        return error;
+    }
 }
 
 /** The task that an error names. */
@@ -174,6 +191,7 @@ function Instances(props: { instances: Instance[]; done: () => void }) {
                 { name: "State", cell: (one) => <Badge tone={TONES[one.status] ?? "quiet"}>{one.status}</Badge> },
                 { name: "At", wide: true, cell: (one) => one.tasks.join(", ") },
                 { name: "Started", wide: true, cell: (one) => time(one.startedUnixMs) },
+                { name: "Error", wide: true, cell: (one) => errorText(one.error) },
                 { name: "Actions", actions: true, cell: (one) => <Changes instance={one} done={props.done} /> },
             ]}
         />

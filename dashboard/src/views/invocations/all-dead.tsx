@@ -1,9 +1,9 @@
 // Retries or discards all dead invocations, or those of one function: call by call, with progress and a way to stop.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Code, ConnectError } from "@connectrpc/connect";
-import { invocations, messageOf } from "../../connection";
+import { invocations, messageOf, NO_ANSWER } from "../../connection";
 import { count, counted } from "../../format";
-import { Dialog, Failure } from "../../parts/basics";
+import { Dialog, Failure, useFocusHandedOver } from "../../parts/basics";
 
 /** Invocations that are asked for at a time, and that are taken in all. */
 const PART = 1000;
@@ -40,7 +40,7 @@ type State =
     | { step: "running"; change: Change; total: number; progress: Progress }
     | { step: "ended"; change: Change; total: number; progress: Progress; stopped: boolean };
 
-/** `of`: a function, or empty for all; `none`: there is no dead invocation. */
+/** `of`: a function, or empty for all; `none`: there is no such dead invocation. */
 export function AllDead(props: { of: string; none: boolean; changed: () => void }) {
     const { of, none, changed } = props;
     const [state, setState] = useState<State>({ step: "idle" });
@@ -49,6 +49,7 @@ export function AllDead(props: { of: string; none: boolean; changed: () => void 
     const stop = () => running.current?.abort();
     useEffect(() => stop, []);
     const ask = async (change: Change) => {
+        if (state.step === "counting") return;
         setState({ step: "counting" });
         setError(undefined);
         try {
@@ -72,19 +73,15 @@ export function AllDead(props: { of: string; none: boolean; changed: () => void 
     return (
         <>
             <div class="actions">
-                {state.step === "running" && (
-                    <button type="button" onClick={stop}>
-                        Stop
-                    </button>
-                )}
+                {state.step === "running" && <Stop stop={stop} />}
                 {state.step !== "running" &&
-                    !none &&
                     [RETRY, DISCARD].map((change) => (
                         <button
                             key={change.label}
                             type="button"
                             class={change === DISCARD ? "danger" : ""}
-                            disabled={state.step === "counting"}
+                            disabled={none}
+                            aria-disabled={state.step === "counting"}
                             onClick={() => void ask(change)}
                         >
                             {change.label}
@@ -121,6 +118,16 @@ export function AllDead(props: { of: string; none: boolean; changed: () => void 
     );
 }
 
+function Stop(props: { stop: () => void }) {
+    const button = useRef<HTMLButtonElement>(null);
+    useFocusHandedOver(button);
+    return (
+        <button ref={button} type="button" onClick={props.stop}>
+            Stop
+        </button>
+    );
+}
+
 function Ended(props: { change: Change; total: number; progress: Progress; stopped: boolean }) {
     const { change, total, progress, stopped } = props;
     const { done, gone, refused, reason, error } = progress;
@@ -135,7 +142,7 @@ function Ended(props: { change: Change; total: number; progress: Progress; stopp
             </p>
             {(error ?? reason) && (
                 <p>
-                    <Failure text={error ? `Ended: ${error}` : `The last refusal: ${reason}`} />
+                    <Failure text={error ? `Ended: ${error === NO_ANSWER ? "the node did not answer" : error}` : `The last refusal: ${reason}`} />
                 </p>
             )}
         </>

@@ -51,6 +51,7 @@ export function Retained() {
                                     { name: "Topic", cell: (message) => <a href={href("messages", ["topics"], { topic: message.topic })}>{message.topic}</a> },
                                     { name: "Payload", cell: (message) => <Payload data={message.payload} total={message.payloadBytes} form={form} short /> },
                                     { name: "Size", number: true, wide: true, cell: (message) => bytes(message.payloadBytes) },
+                                    { name: "QoS", number: true, wide: true, cell: (message) => message.qos },
                                     { name: "Since", wide: true, cell: (message) => message.unixMs > 0n && time(message.unixMs) },
                                     {
                                         name: "Actions",

@@ -80,7 +80,7 @@ function Arriving(props: { filter: string }) {
                         <header>
                             <time>{clock(message.unixMs)}</time> <a href={href("messages", ["topics"], { topic: message.topic })}>{message.topic}</a>{" "}
                             <small>
-                                QoS {message.qos}, {bytes(message.payloadBytes)}
+                                {bytes(message.payloadBytes)}
                                 {message.contentType && `, ${message.contentType}`}
                             </small>{" "}
                             {message.retain && <Badge tone="quiet">retained</Badge>}
