@@ -11,7 +11,7 @@ import type { Node } from "./node";
 
 const TOPICS = 1000;
 const FUNCTIONS = 100;
-const ROUNDS = 5;
+const ROUNDS = 3;
 /** Time of one measurement, and of the wait before it for the requests of a view that opens. */
 const MEASURED_MS = 15_000;
 const SETTLE_MS = 3_000;
