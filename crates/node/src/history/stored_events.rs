@@ -48,6 +48,9 @@ impl StoredEvents {
             // A damaged one is deleted with those that are not kept.
             numbers.extend(number_of(key));
         })?;
+        // The next event gets the number behind the last one that could be read, and replaces what is damaged there.
+        let last = events.last().map(|event: &Event| event.number).unwrap_or_default();
+        numbers.retain(|number| *number <= last);
         // The store holds more only if something else wrote it.
         events.drain(..events.len().saturating_sub(MAX_EVENTS));
         Ok((Self { store, records, numbers }, events))
@@ -153,6 +156,18 @@ mod tests {
         stored.store.committer().commit(batch, Durability::Written).await.unwrap();
         let (mut stored, kept) = StoredEvents::load(stored.store.clone()).unwrap();
         assert_eq!(kept.iter().map(|event| event.number).collect::<Vec<_>>(), [1, 3]);
+        // The last one, which the next one replaces.
+        let mut batch = Batch::default();
+        stored.records.put(&mut batch, key(3), vec![1, 2, 3]);
+        stored.store.committer().commit(batch, Durability::Written).await.unwrap();
+        (stored, _) = StoredEvents::load(stored.store.clone()).unwrap();
+        let events = Events::restored(Clock::new(|| 7), kept[..1].to_vec());
+        events.add(happened("2".into()));
+        events.add(happened("3".into()));
+        assert!(stored.is_behind(3));
+        stored.save(events.kept(None)).await.unwrap();
+        let (mut stored, kept) = StoredEvents::load(stored.store.clone()).unwrap();
+        assert_eq!(kept, events.kept(None));
         let events = Events::restored(Clock::new(|| 7), kept);
         (0..MAX_EVENTS).for_each(|number| events.add(happened(number.to_string())));
         stored.save(events.kept(None)).await.unwrap();
