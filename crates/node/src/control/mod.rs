@@ -27,7 +27,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::http::header::{AUTHORIZATION, CACHE_CONTROL, SET_COOKIE};
+#[cfg(feature = "dashboard")]
+use ::http::header::CACHE_CONTROL;
+use ::http::header::{AUTHORIZATION, SET_COOKIE};
 use ::http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use axum::Router;
 use axum::body::Body;
