@@ -66,7 +66,7 @@ export function useTail<T>(options: TailOptions<T>, dependencies: unknown[]): Ta
 export function joinNumbered<T extends { number: bigint }>(before: T[], arrived: T[]): T[] {
     const joined = [...before];
     for (const item of arrived) {
-        // What arrives is what there is from its number on.
+        // What arrives replaces the items with its number and later ones.
         while ((joined.at(-1)?.number ?? -1n) >= item.number) joined.pop();
         joined.push(item);
     }
