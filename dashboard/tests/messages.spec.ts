@@ -59,7 +59,10 @@ test("topics with empty levels and filters are found", async ({ page, node }) =>
     await page.getByRole("button", { name: "Unfold a", exact: true }).click();
     await page.getByRole("button", { name: "Unfold a/", exact: true }).click();
     await expect(page.locator(".tree").getByRole("link", { name: "b", exact: true })).toBeVisible();
-    await page.getByRole("button", { name: "(empty)" }).click();
+    await page.getByRole("button", { name: "Unfold (empty)", exact: true }).click();
+    await page.getByRole("button", { name: "Unfold /leading", exact: true }).click();
+    await expect(page.locator(".tree").getByRole("link", { name: "slash", exact: true })).toBeVisible();
+    await page.getByLabel("Search in the topics").fill("/#");
     const found = page.getByRole("region", { name: "Topics found" });
     await expect(found.getByRole("link")).toHaveText(["/leading/slash"]);
     await page.getByLabel("Search in the topics").fill("a/+/b");

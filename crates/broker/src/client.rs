@@ -61,6 +61,13 @@ pub struct Client {
     pub transport: Transport,
 }
 
+impl Client {
+    /// If it reached the broker over a network. A part of the node itself is no connection.
+    pub(crate) fn is_over_network(&self) -> bool {
+        self.transport != Transport::Internal
+    }
+}
+
 /// The origin of a message, by which hooks decide.
 #[derive(Debug, Clone)]
 #[non_exhaustive]

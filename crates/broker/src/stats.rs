@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// A snapshot of a broker's figures. Gauges are current values; all others count since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BrokerStats {
-    /// Connected clients (gauge).
+    /// Clients that are connected over the network (gauge).
     pub connections: u64,
-    /// Connections that were accepted.
+    /// Connections over the network that were accepted.
     pub connections_total: u64,
     /// Connections refused: limits, versions, malformed or missing CONNECT.
     pub connections_refused: u64,

@@ -7,6 +7,7 @@ mod data_owner;
 mod hints;
 mod log;
 mod node;
+mod program_pages;
 mod service_manager;
 mod upgrade;
 mod watch;

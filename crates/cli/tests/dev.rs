@@ -233,7 +233,9 @@ async fn secrets_come_from_a_private_env_file_and_workflows_show_their_progress(
 
     // A copy of the program finds the node too.
     let copy = home.path().join("copy-of-edgefaas");
-    fs::copy(env!("CARGO_BIN_EXE_edgefaas"), &copy).unwrap();
+    // Written by another process: see `copy_program` of the tests of nodes.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_edgefaas")).arg(&copy).status().await.unwrap();
+    assert!(copied.success());
     let mut listing = Command::new(&copy);
     listing.arg("list").current_dir(&below).env_remove("EDGEFAAS_NODE").env_remove("EDGEFAAS_TOKEN");
     let listed = listing.env("EDGEFAAS_DATA_DIR", home.path().join("none")).output().await.unwrap();

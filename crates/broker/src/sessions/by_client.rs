@@ -12,7 +12,7 @@ use crate::mailbox::Mailbox;
 #[derive(Debug, Default)]
 pub(super) struct ByClient {
     sessions: BTreeMap<Arc<str>, Known>,
-    /// Number of sessions that have a connection.
+    /// Number of sessions that a client over the network is connected to.
     connected: usize,
     /// The number of the last session that outlives its connections.
     last_number: u64,
@@ -35,6 +35,11 @@ impl Known {
     pub(super) fn is_connected(&self) -> bool {
         self.parked.is_none()
     }
+
+    /// 1 if it counts as a connection: a part of the node itself has none.
+    fn connections(&self) -> usize {
+        usize::from(self.is_connected() && self.client.is_over_network())
+    }
 }
 
 impl ByClient {
@@ -42,7 +47,7 @@ impl ByClient {
         self.sessions.len()
     }
 
-    /// Number of sessions that have a connection.
+    /// Number of sessions that a client over the network is connected to.
     pub(super) fn connected(&self) -> usize {
         self.connected
     }
@@ -78,8 +83,8 @@ impl ByClient {
 
     /// Adds a session with a connection.
     pub(super) fn insert(&mut self, mailbox: Arc<Mailbox>, client: Arc<Client>, now_unix_ms: u64) {
-        self.connected += 1;
         let known = Known { mailbox, client, since_unix_ms: now_unix_ms, parked: None };
+        self.connected += known.connections();
         self.sessions.insert(known.mailbox.client_id.clone(), known);
     }
 
@@ -89,7 +94,7 @@ impl ByClient {
         let parked = known.parked.take()?;
         known.client = client.clone();
         known.since_unix_ms = now_unix_ms;
-        self.connected += 1;
+        self.connected += known.connections();
         Some(parked)
     }
 
@@ -98,7 +103,7 @@ impl ByClient {
         let parking = self.next_parking;
         self.next_parking += 1;
         if let Some(known) = self.sessions.get_mut(client_id) {
-            self.connected -= usize::from(known.is_connected());
+            self.connected -= known.connections();
             known.since_unix_ms = since_unix_ms;
             known.parked = Some(Parked { parking, ..parked });
         }
@@ -108,7 +113,7 @@ impl ByClient {
     /// Removes a session.
     pub(super) fn remove(&mut self, client_id: &str) -> Option<Known> {
         let known = self.sessions.remove(client_id)?;
-        self.connected -= usize::from(known.is_connected());
+        self.connected -= known.connections();
         Some(known)
     }
 }

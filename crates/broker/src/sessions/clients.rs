@@ -39,7 +39,7 @@ pub struct ClientPage {
     pub more: bool,
     /// Number of all sessions.
     pub sessions: usize,
-    /// Number of sessions with a connection.
+    /// Number of sessions that a client over the network is connected to.
     pub connected: usize,
 }
 

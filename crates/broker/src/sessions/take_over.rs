@@ -99,7 +99,7 @@ impl SessionTable {
                 // Under the lock, before another connection can ask this one to end.
                 mailbox.iter().for_each(|mailbox| mailbox.reset());
                 drop(sessions);
-                self.counters.connected.add(1);
+                self.counters.connected.add(u64::from(client.is_over_network()));
                 let mailbox = mailbox.ok_or(NoSession::TooMany)?;
                 self.store_session(&mailbox, client, wanted, None, false);
                 return Ok(Claimed { mailbox, state: parked.state, present: true, record: None });
@@ -114,7 +114,7 @@ impl SessionTable {
                 Mailbox::new(client.client_id.clone(), number, self.limits.bounds, self.totals.clone());
             let mailbox = Arc::new(mailbox);
             sessions.insert(mailbox.clone(), client.clone(), now.unix_ms);
-            self.counters.connected.add(1);
+            self.counters.connected.add(u64::from(client.is_over_network()));
             let record = self.store_session(&mailbox, client, wanted, None, true);
             Ok(Claimed { mailbox, state: State::default(), present: false, record })
         };

@@ -5,11 +5,13 @@ use std::path::Path;
 use edgefaas_node::Addresses;
 use edgefaas_node::config::NodeConfig;
 use serde_json::json;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::args::Run;
 use crate::data_owner::other_owner;
 use crate::log;
 use crate::node;
+use crate::program_pages;
 use crate::service_manager::ServiceManager;
 use edgefaas_client::args::{Format, Global};
 use edgefaas_client::output;
@@ -41,6 +43,7 @@ pub async fn serve(config: NodeConfig, global: &Global) -> anyhow::Result<()> {
     node::reload_on_hangup(node.access(), manager.clone())?;
     announce_ready(&addresses, node.fingerprint().as_deref(), &data_dir, global.output)?;
     let _notifying = manager.follow(&node, &shutdown);
+    let _giving_back = AbortOnDropHandle::new(tokio::spawn(program_pages::give_back_at_rest()));
     Ok(node.run(shutdown).await?)
 }
 

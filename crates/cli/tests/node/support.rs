@@ -266,6 +266,13 @@ pub fn metric_over(mut stream: TcpStream, token: &str, name: &str) -> u64 {
     found.unwrap_or_else(|| panic!("no {name} in {answer}")).trim().parse().expect("a number")
 }
 
+/// Copies the program to `to`. Another process writes it: a thread that starts a program at the same time would hand a
+/// file that is open here to its child, and a file that is open for writing cannot be started (`ETXTBSY`).
+pub fn copy_program(to: &Path) {
+    let status = Command::new("cp").arg(env!("CARGO_BIN_EXE_edgefaas")).arg(to).status().unwrap();
+    assert!(status.success(), "cp to {}: {status}", to.display());
+}
+
 pub fn edgefaas(data_dir: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_edgefaas"));
     command

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::support::{Running, edgefaas, guest_target, has, has_wasm_target, skipped};
+use crate::support::{Running, copy_program, edgefaas, guest_target, has, has_wasm_target, skipped};
 
 /// A copy of the binary in an empty folder.
 fn copied_binary(home: &Path) -> PathBuf {
     let copy = home.join("copied-edgefaas");
-    std::fs::copy(env!("CARGO_BIN_EXE_edgefaas"), &copy).unwrap();
+    copy_program(&copy);
     copy
 }
 

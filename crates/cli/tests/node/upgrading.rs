@@ -15,7 +15,7 @@ use ring::digest;
 use ring::rand::{SecureRandom, SystemRandom};
 use ring::signature::{Ed25519KeyPair, KeyPair};
 
-use crate::support::{edgefaas, free_port};
+use crate::support::{copy_program, edgefaas, free_port};
 
 /// What the program of a release does as a node.
 #[derive(Clone, Copy)]
@@ -118,7 +118,7 @@ impl Home {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join("bin")).unwrap();
         fs::create_dir(folder.path().join("release")).unwrap();
-        fs::copy(env!("CARGO_BIN_EXE_edgefaas"), folder.path().join("bin/edgefaas")).unwrap();
+        copy_program(&folder.path().join("bin/edgefaas"));
         let control_port = free_port();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let supervisor_port = listener.local_addr().unwrap().port();

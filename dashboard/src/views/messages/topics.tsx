@@ -27,7 +27,7 @@ export function Topics() {
             <div class="search">
                 <Search label="Search in the topics" placeholder="a part of a name, or a filter" text={search} change={setSearch} />
             </div>
-            {search ? <Found search={search} /> : <Tree find={setSearch} />}
+            {search ? <Found search={search} /> : <Tree />}
         </>
     );
 }
@@ -83,11 +83,13 @@ function Found(props: { search: string }) {
 }
 
 /** The open branches by the topic above them, in the order in which they were opened, with the number of levels to ask for. */
-type Open = ReadonlyMap<string, number>;
-type Branches = Map<string, ListTopicsResponse>;
+type Open = ReadonlyMap<Parent, number>;
+type Branches = Map<Parent, ListTopicsResponse>;
+/** `undefined` is the top. The empty one is the level above topics that begin with `/`. */
+type Parent = string | undefined;
 
-function Tree(props: { find: (search: string) => void }) {
-    const [open, setOpen] = useState<Open>(new Map([["", PAGE]]));
+function Tree() {
+    const [open, setOpen] = useState<Open>(new Map([[undefined, PAGE]]));
     const wanted = useRef(open);
     const load = async (signal: AbortSignal): Promise<Branches> => {
         const branches: Branches = new Map();
@@ -101,15 +103,15 @@ function Tree(props: { find: (search: string) => void }) {
         wanted.current = open;
         refresh();
     }, [open]);
-    const change = (parent: string, limit: number | undefined) => {
+    const change = (parent: Parent, limit: number | undefined) => {
         const next = new Map(open);
         if (limit === undefined) next.delete(parent);
         else next.set(parent, limit);
-        const oldest = [...next.keys()].find((one) => one !== "");
+        const oldest = [...next.keys()].find((one) => one !== undefined);
         if (next.size > MAX_OPEN && oldest !== undefined) next.delete(oldest);
         setOpen(next);
     };
-    const top = data?.get("");
+    const top = data?.get(undefined);
     const shown = top?.levels.reduce((sum, level) => sum + level.topics, 0n) ?? 0n;
     return (
         <Card
@@ -130,7 +132,7 @@ function Tree(props: { find: (search: string) => void }) {
                 <Empty>No topic has a retained message, and none had a message since this page is open.</Empty>
             ) : (
                 <div class="tree">
-                    <Branch parent="" isTop branches={data} open={open} change={change} find={props.find} />
+                    <Branch parent={undefined} branches={data} open={open} change={change} />
                 </div>
             )}
         </Card>
@@ -138,16 +140,14 @@ function Tree(props: { find: (search: string) => void }) {
 }
 
 interface BranchProps {
-    parent: string;
-    isTop?: boolean;
+    parent: Parent;
     branches: Branches;
     open: Open;
-    change: (parent: string, limit: number | undefined) => void;
-    find: (search: string) => void;
+    change: (parent: Parent, limit: number | undefined) => void;
 }
 
 function Branch(props: BranchProps) {
-    const { parent, isTop, branches, open, change, find } = props;
+    const { parent, branches, open, change } = props;
     const branch = branches.get(parent);
     const limit = open.get(parent) ?? PAGE;
     if (!branch) return <Empty loading />;
@@ -155,12 +155,12 @@ function Branch(props: BranchProps) {
         <>
             <ul>
                 {branch.levels.map((level) => (
-                    <Row key={level.name} level={level} name={isTop ? level.name : `${parent}/${level.name}`} {...{ branches, open, change, find }} />
+                    <Row key={level.name} level={level} name={parent === undefined ? level.name : `${parent}/${level.name}`} {...{ branches, open, change }} />
                 ))}
             </ul>
             {branch.more && limit < MAX_LEVELS && (
                 <button type="button" onClick={() => change(parent, Math.min(limit * 3, MAX_LEVELS))}>
-                    Show more {isTop ? "levels" : `under ${parent}`}
+                    Show more {parent === undefined ? "levels" : `under ${parent || "(empty)"}`}
                 </button>
             )}
             {branch.more && limit >= MAX_LEVELS && <Empty>There are more than {count(MAX_LEVELS)}: the search finds them.</Empty>}
@@ -168,29 +168,27 @@ function Branch(props: BranchProps) {
     );
 }
 
-function Row(props: Omit<BranchProps, "parent" | "isTop"> & { level: Level; name: string }) {
-    const { level, name, open, change, find } = props;
+function Row(props: Omit<BranchProps, "parent"> & { level: Level; name: string }) {
+    const { level, name, open, change } = props;
     const isOpen = open.has(name);
-    // A branch with the empty name is the top of the tree: topics that begin with `/` are listed instead.
-    const canOpen = name !== "" && (level.topics > 1n || !level.topic);
+    const canOpen = level.topics > 1n || !level.topic;
     const shown = level.name || "(empty)";
-    const plain = name === "" ? <button type="button" onClick={() => find("/#")}>{shown}</button> : shown;
     return (
         <li>
             <div class="level">
                 {canOpen ? (
-                    <button type="button" aria-expanded={isOpen} aria-label={`${isOpen ? "Fold" : "Unfold"} ${name}`} onClick={() => change(name, isOpen ? undefined : PAGE)}>
+                    <button type="button" aria-expanded={isOpen} aria-label={`${isOpen ? "Fold" : "Unfold"} ${name || "(empty)"}`} onClick={() => change(name, isOpen ? undefined : PAGE)}>
                         {isOpen ? "▾" : "▸"}
                     </button>
                 ) : (
                     <span class="leaf" aria-hidden="true" />
                 )}
-                <span class="name">{level.topic ? <a href={href("messages", ["topics"], { topic: name })}>{shown}</a> : plain}</span>
+                <span class="name">{level.topic ? <a href={href("messages", ["topics"], { topic: name })}>{shown}</a> : shown}</span>
                 <span class="last">{level.topic && lastText(level.topic)}</span>
                 {canOpen && <small>{topicsText(level.topics)}</small>}
                 <span class="number">{rate(level.rate)}</span>
             </div>
-            {isOpen && canOpen && <Branch parent={name} branches={props.branches} open={open} change={change} find={find} />}
+            {isOpen && canOpen && <Branch parent={name} branches={props.branches} open={open} change={change} />}
         </li>
     );
 }

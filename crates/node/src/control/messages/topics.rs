@@ -46,7 +46,7 @@ pub(super) fn list(
         Some(proto::Branch { parent }) => {
             let filter = (!filter.is_empty()).then_some(given);
             let wanted = Wanted { filter, search, permissions };
-            response.levels = levels(broker, &wanted, &parent, &after, limit + 1);
+            response.levels = levels(broker, &wanted, parent.as_deref(), &after, limit + 1);
             response.more = response.levels.len() > limit;
             response.levels.truncate(limit);
         }
@@ -78,15 +78,15 @@ fn flat(broker: &Broker, wanted: &Wanted<'_>, after: &str, max: usize) -> Vec<pr
     }
 }
 
-/// Up to `max` levels under a topic, behind the level `after`. Costs a walk over all topics below `parent`.
+/// Up to `max` levels under a topic, or at the top, behind the level `after`. Costs a walk over all topics below `parent`.
 fn levels(
     broker: &Broker,
     wanted: &Wanted<'_>,
-    parent: &str,
+    parent: Option<&str>,
     after: &str,
     max: usize,
 ) -> Vec<proto::Level> {
-    let prefix = if parent.is_empty() { String::new() } else { format!("{parent}/") };
+    let prefix = parent.map(|parent| format!("{parent}/")).unwrap_or_default();
     let mut sums: BTreeMap<String, Sum> = BTreeMap::new();
     let mut last: Option<String> = None;
     loop {
@@ -95,7 +95,7 @@ fn levels(
             let level = below.split('/').next().unwrap_or(below);
             // A tree shows topics that begin with `$` only below such a topic.
             if (!after.is_empty() && level <= after)
-                || (parent.is_empty() && name.starts_with('$'))
+                || (parent.is_none() && name.starts_with('$'))
                 || !wanted.accepts(name)
             {
                 return;
