@@ -1,7 +1,7 @@
 // The frame of all views: sign-in, navigation, and the note that the node is away.
 import { useEffect, useRef } from "preact/hooks";
 import { findSession, link, session, signOut } from "./connection";
-import { href, place } from "./router";
+import { href, type Place, place } from "./router";
 import { SignIn } from "./views/sign-in";
 import { Overview } from "./views/overview";
 import { Messages } from "./views/messages";
@@ -46,6 +46,9 @@ export function App() {
         return () => clearInterval(timer);
     }, [link.value]);
     const current = VIEWS.find(({ view }) => view === place.value.view);
+    useEffect(() => {
+        document.title = [subject(place.value), current?.name, "edgefaas"].filter((part) => part).join(" - ");
+    }, [place.value, current]);
     const list = useRef<HTMLUListElement>(null);
     useEffect(() => showCurrent(list.current), [current, session.value]);
     const away = link.value === "away" && (
@@ -98,6 +101,11 @@ export function App() {
             </main>
         </>
     );
+}
+
+/** What a view is about, for the title of its tab: a topic, a filter, or the names in its address. */
+function subject({ parts, query }: Place): string {
+    return query.get("topic") || query.get("filter") || parts.filter((part) => part !== "of" && part !== "one").join(" ");
 }
 
 /** On a narrow screen the list of views scrolls sideways: the current one goes to its middle. */

@@ -32,6 +32,16 @@ export function href(view: string, parts: string[] = [], query: Record<string, s
     return `#/${path}${text && `?${text}`}`;
 }
 
+/** A parameter of the view, and how to change it without a new entry in the history of the browser. */
+export function useParameter(name: string): [string, (value: string) => void] {
+    const change = (value: string) => {
+        const { view, parts, query } = place.value;
+        history.replaceState(null, "", href(view, parts, { ...Object.fromEntries(query), [name]: value }));
+        place.value = read();
+    };
+    return [place.value.query.get(name) ?? "", change];
+}
+
 export function go(view: string, parts: string[] = [], query: Record<string, string> = {}) {
     location.hash = href(view, parts, query);
 }

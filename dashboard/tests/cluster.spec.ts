@@ -27,7 +27,7 @@ test("members of a cluster are shown with their revisions, and a member that is 
         await page.getByRole("link", { name: "Overview" }).click();
         // Members have the first 30 seconds of a node to connect.
         await expect(page.locator(".card.warnings")).toContainText("south", { timeout: 60_000 });
-        await expect(page.getByRole("list", { name: "Recent events" })).toContainText("member away");
+        await expect(page.getByRole("list", { name: "Recent events" })).toContainText("member-away");
         await page.locator(".card.warnings").getByRole("link", { name: "south" }).click();
         await expect(page.getByRole("heading", { level: 1 })).toHaveText("Cluster");
     } finally {

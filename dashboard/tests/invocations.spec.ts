@@ -117,6 +117,24 @@ test("all dead letters of a function are retried in their order, and all are dis
     await expect(page.getByRole("button", { name: "Discard all" })).toBeDisabled();
 });
 
+test("a retry in the list says as what it runs again, and a function shows its dead letters", async ({ page, node }) => {
+    await deploy(node, app(true));
+    await makeDead(node, 2);
+    await signIn(page, node);
+    await page.goto(`${node.url}/#/functions/gate`);
+    const dead = page.locator(".figure", { hasText: "Dead letters" });
+    await expect(dead).toContainText("2");
+    await dead.getByRole("link").click();
+    const list = page.getByRole("region", { name: "Dead invocations" });
+    const before = (await list.locator("tbody tr").first().getByRole("link").first().textContent()) ?? "";
+    await list.getByRole("button", { name: "Retry" }).first().click();
+    await expect(page.getByRole("status")).toContainText(`${before} runs again, as `);
+    await checkAccessibility(page);
+    // It fails again, as another one.
+    await expect(list.getByRole("link", { name: before })).toHaveCount(0);
+    await expect(list.locator("tbody tr")).toHaveCount(2);
+});
+
 test("retries of all end with a full queue, and discards of all when they are stopped", async ({ page, node }) => {
     await deploy(node, app(true));
     await makeDead(node, 9);

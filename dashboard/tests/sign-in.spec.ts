@@ -150,3 +150,15 @@ test.describe("a node that is killed", () => {
         await expect(page.getByRole("heading", { level: 1 })).toHaveText("Overview");
     });
 });
+
+test("a role that is given while its page is open arrives", async ({ page, node }) => {
+    await node.cli(["users", "add", "ada", "--role", "look"], "one\n");
+    await page.goto(`${node.url}/#/messages/publish`);
+    await page.getByLabel("User").fill("ada");
+    await page.getByLabel("Password").fill("one");
+    await page.getByRole("button", { name: "Sign in" }).click();
+    await expect(page.getByText("This page needs the role operate.")).toBeVisible();
+    await node.cli(["users", "role", "ada", "operate"]);
+    await expect(page.getByLabel("Topic", { exact: true })).toBeVisible();
+    await expect(page.locator(".who")).toContainText("ada operate");
+});

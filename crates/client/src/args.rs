@@ -540,8 +540,8 @@ pub enum Objects {
         /// The value as JSON; text that is not JSON is a string
         #[arg(allow_hyphen_values = true)]
         value: String,
-        /// The type of a new field: register, mv-register, ew-flag, dw-flag, list, text, json
-        #[arg(long = "type", value_name = "TYPE")]
+        /// The type of a new field
+        #[arg(long = "type", value_name = "TYPE", value_parser = ["register", "mv-register", "ew-flag", "dw-flag", "list", "text", "json"])]
         field_type: Option<String>,
         /// An index of a list, or a JSON Pointer (RFC 6901) into a document
         #[arg(long, value_name = "INDEX|POINTER")]
@@ -555,8 +555,8 @@ pub enum Objects {
         /// A number for counters, negative to subtract; otherwise a value as JSON
         #[arg(allow_hyphen_values = true)]
         value: String,
-        /// The type of a new field: counter, g-counter, bounded-counter, g-set, set, list
-        #[arg(long = "type", value_name = "TYPE")]
+        /// The type of a new field
+        #[arg(long = "type", value_name = "TYPE", value_parser = ["counter", "g-counter", "bounded-counter", "g-set", "set", "list"])]
         field_type: Option<String>,
     },
     /// Remove an element of a set or list, a key of a map, or a part of a JSON document

@@ -14,11 +14,13 @@ pub const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site")
 /// host, so that other listeners remove them from requests.
 pub const SESSION_COOKIE: &str = "edgefaas-";
 
-/// Removes session cookies of the control port.
+/// Removes session cookies of the control port. What a proxy has joined with commas, which no value of a cookie has, goes as one.
 pub fn remove_session_cookies(headers: &mut HeaderMap) {
     let is_session = |cookie: &str| {
-        let name = cookie.trim_start();
-        name.strip_prefix("__Host-").unwrap_or(name).starts_with(SESSION_COOKIE)
+        cookie.split(',').any(|part| {
+            let name = part.trim_start();
+            name.strip_prefix("__Host-").unwrap_or(name).starts_with(SESSION_COOKIE)
+        })
     };
     let has_session =
         |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).split(';').any(is_session);
@@ -82,6 +84,7 @@ mod tests {
             (&["a=1; edgefaas-01AB=secret; b=2"][..], &["a=1; b=2"][..]),
             (&["__Host-edgefaas-01AB=secret", "c=3"], &["c=3"]),
             (&["edgefaas-1=x;edgefaas-2=y"], &[]),
+            (&["x=1, edgefaas-1=secret; b=2"], &["b=2"]),
             (&["a=edgefaas-1; edgefaasx=1"], &["a=edgefaas-1; edgefaasx=1"]),
         ] {
             let mut headers = HeaderMap::new();

@@ -1,8 +1,9 @@
 // Small building blocks of all views.
 import { type ComponentChildren, type RefObject, toChildArray } from "preact";
-import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { link, messageOf, NO_ANSWER } from "../connection";
 import type { Live } from "../live";
+import { pretty } from "./json";
 
 export function Card(props: { title?: ComponentChildren; actions?: ComponentChildren; class?: string; children: ComponentChildren }) {
     return (
@@ -217,27 +218,21 @@ export function Dialog(props: { title: string; close: () => void; children: Comp
     );
 }
 
-/** Lines above which a text scrolls in its box. */
-const SCROLLING_LINES = 12;
-
 /** A text as it is; JSON is indented. It is never read as markup. */
 export function Value(props: { text: string; raw?: boolean }) {
     const text = props.raw ? props.text : pretty(props.text);
-    // Without a mouse a box scrolls only if it takes the focus.
-    const scrolls = text.length > 1000 || text.split("\n").length > SCROLLING_LINES;
+    const box = useRef<HTMLPreElement>(null);
+    const [scrolls, setScrolls] = useState(false);
+    useEffect(() => {
+        const { scrollHeight = 0, clientHeight = 0 } = box.current ?? {};
+        setScrolls(scrollHeight > clientHeight + 1);
+    }, [text]);
     return (
-        <pre class="value" tabIndex={scrolls ? 0 : undefined}>
+        // Without a mouse a box scrolls only if it takes the focus.
+        <pre class="value" ref={box} tabIndex={scrolls ? 0 : undefined}>
             {text}
         </pre>
     );
-}
-
-export function pretty(text: string): string {
-    try {
-        return JSON.stringify(JSON.parse(text), null, 2);
-    } catch {
-        return text;
-    }
 }
 
 /** Bytes as text, or in hexadecimal if they are none. */

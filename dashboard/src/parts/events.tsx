@@ -7,19 +7,15 @@ import { joinNumbered, useTail } from "./tail";
 
 const MAX_EVENTS = 100;
 
-/** What it is called here, and its tone. */
-const KINDS: Record<string, [string, Tone]> = {
-    start: ["start", "quiet"],
-    stop: ["stop", "quiet"],
-    deploy: ["deployed", "good"],
-    remove: ["removed", "quiet"],
-    warning: ["warning", "warn"],
-    "warning-over": ["warning over", "good"],
-    dead: ["dead letter", "bad"],
-    peer: ["member came", "good"],
-    "peer-away": ["member away", "warn"],
-    bridge: ["bridge up", "good"],
-    "bridge-away": ["bridge away", "warn"],
+const TONES: Record<string, Tone> = {
+    deploy: "good",
+    warning: "warn",
+    "warning-over": "good",
+    dead: "bad",
+    member: "good",
+    "member-away": "warn",
+    bridge: "good",
+    "bridge-away": "warn",
 };
 
 export function Events() {
@@ -32,12 +28,11 @@ export function Events() {
             {items.length > 0 && (
                 <ol class="events" tabIndex={0} aria-label="Recent events">
                     {[...items].reverse().map((event) => {
-                        const [name, tone] = KINDS[event.kind] ?? [event.kind, "quiet"];
                         // The subject of a warning is its code: the text says the same for readers.
                         const subject = event.kind.startsWith("warning") ? "" : event.subject;
                         return (
                             <li key={`${event.number} ${event.unixMs}`}>
-                                <time>{time(event.unixMs)}</time> <Badge tone={tone}>{name}</Badge>{" "}
+                                <time>{time(event.unixMs)}</time> <Badge tone={TONES[event.kind] ?? "quiet"}>{event.kind}</Badge>{" "}
                                 {subject && <Subject kind={event.kind} name={subject} />} <Prose text={event.text} />
                                 {event.lostBefore > 0n && <small class="warn"> {counted(event.lostBefore, "event")} before this one {event.lostBefore === 1n ? "was" : "were"} lost</small>}
                             </li>

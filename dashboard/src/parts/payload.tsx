@@ -1,7 +1,8 @@
 // Bytes of a message or an event, as text, JSON or in hexadecimal. They are never read as markup.
 import { useState } from "preact/hooks";
 import { bytes } from "../format";
-import { Value, pretty } from "./basics";
+import { Value } from "./basics";
+import { pretty } from "./json";
 
 export type Form = "auto" | "text" | "json" | "hex";
 const FORMS: [Form, string][] = [

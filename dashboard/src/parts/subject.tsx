@@ -17,7 +17,7 @@ const KINDS: Kind[] = [
     { pattern: /^secret/, noun: "function or workflow", to: (name) => href("functions", [name]) },
     { pattern: /^(deploy|app)/, noun: "app", to: () => href("functions") },
     { pattern: /^bridge/, noun: "bridge" },
-    { pattern: /^(peer|member)/, noun: "member", to: () => href("cluster") },
+    { pattern: /^member/, noun: "member", to: () => href("cluster") },
     { pattern: /^(cluster|copy|revoked)/, noun: "cluster", to: () => href("cluster") },
 ];
 

@@ -100,12 +100,12 @@ export function Cluster() {
 const STATES: Record<State, string> = {
     [State.UNSPECIFIED]: "unknown",
     [State.LIVE]: "live",
-    [State.ELSEWHERE]: "left to other nodes",
+    [State.ELSEWHERE]: "runs on other nodes",
     [State.WAITING]: "waiting",
     [State.FETCHING]: "fetching",
     [State.FAILED]: "failed",
     [State.THIS_NODE]: "deployed to this node alone",
-    [State.AWAY]: "away",
+    [State.AWAY]: "away; gets it when it returns",
     [State.REMOVED]: "removed",
 };
 

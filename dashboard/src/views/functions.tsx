@@ -1,7 +1,7 @@
 // The functions of all apps with their figures; one function with its log, its calls and its app's revisions.
 import { useState } from "preact/hooks";
-import type { App, Function as Fn, TraceSummary } from "../api/edgefaas/control/v1/control_pb";
-import { control, may } from "../connection";
+import { type App, type Function as Fn, NodeApp_State, type TraceSummary } from "../api/edgefaas/control/v1/control_pb";
+import { control, invocations, may } from "../connection";
 import { bytes, count, duration, rate, time } from "../format";
 import { useLive } from "../live";
 import { Action, Badge, Card, Empty, Figure, Table } from "../parts/basics";
@@ -9,7 +9,7 @@ import { Difference } from "../parts/difference";
 import { Invoke } from "../parts/invoke";
 import { Logs } from "../parts/logs";
 import { useRates } from "../parts/rates";
-import { href, place } from "../router";
+import { href, place, useParameter } from "../router";
 
 export function Functions() {
     const name = place.value.parts[0];
@@ -25,7 +25,17 @@ function useFailing(): ReadonlySet<string> {
     return new Set(found.map(({ subject }) => subject));
 }
 
-function State(props: { one: Fn; failing: boolean }) {
+const ELSEWHERE_MS = 10_000;
+
+/** The apps of the cluster that this node leaves to others. */
+function useElsewhere(): ReadonlySet<string> {
+    const { data } = useLive((signal) => control.list({ nodes: true }, { signal }), [], ELSEWHERE_MS);
+    const elsewhere = data?.apps.filter(({ nodes }) => nodes[0]?.state === NodeApp_State.ELSEWHERE) ?? [];
+    return new Set(elsewhere.map(({ name }) => name));
+}
+
+function State(props: { one: Fn; failing: boolean; elsewhere: boolean }) {
+    if (props.elsewhere) return <Badge tone="quiet">runs on other nodes</Badge>;
     if (props.one.error) return <Badge tone="bad">broken</Badge>;
     if (props.failing) return <Badge tone="bad">failing</Badge>;
     return <Badge tone="good">ready</Badge>;
@@ -34,7 +44,8 @@ function State(props: { one: Fn; failing: boolean }) {
 function All() {
     const { data, error } = useLive((signal) => control.list({}, { signal }), []);
     const failing = useFailing();
-    const [search, setSearch] = useState("");
+    const elsewhere = useElsewhere();
+    const [search, setSearch] = useParameter("search");
     const functions = data?.apps.flatMap((app) => app.functions) ?? [];
     const rates = useRates(data && functions.map((one) => [one.name, Number(one.stats?.invocations ?? 0n)]));
     if (!data) return <Empty error={error} loading />;
@@ -59,12 +70,12 @@ function All() {
                             id={(one) => one.name}
                             columns={[
                                 { name: "Function", cell: (one) => <a href={href("functions", [one.name])}>{one.name}</a> },
-                                { name: "State", cell: (one) => <State one={one} failing={failing.has(one.name)} /> },
+                                { name: "State", cell: (one) => <State one={one} failing={failing.has(one.name)} elsewhere={elsewhere.has(app.name)} /> },
                                 { name: "Rate", number: true, cell: (one) => rate(rates.get(one.name) ?? 0) },
                                 { name: "Calls", number: true, wide: true, cell: (one) => count(one.stats?.invocations ?? 0n) },
                                 { name: "Failed", number: true, cell: (one) => count(one.stats?.failures ?? 0n) },
-                                { name: "p50", number: true, wide: true, cell: (one) => duration(one.stats?.durationP50Us ?? 0n) },
-                                { name: "p99", number: true, cell: (one) => duration(one.stats?.durationP99Us ?? 0n) },
+                                { name: "p50", number: true, wide: true, cell: (one) => hasRun(one) && duration(one.stats?.durationP50Us ?? 0n) },
+                                { name: "p99", number: true, cell: (one) => hasRun(one) && duration(one.stats?.durationP99Us ?? 0n) },
                                 { name: "Cold / warm", number: true, wide: true, cell: (one) => `${count(one.stats?.coldStarts ?? 0n)} / ${count(one.stats?.warmStarts ?? 0n)}` },
                                 { name: "Memory", number: true, wide: true, cell: (one) => bytes(one.stats?.memoryPeakBytes ?? 0n) },
                                 { name: "Processor", number: true, wide: true, cell: (one) => duration(one.stats?.cpuUs ?? 0n) },
@@ -76,9 +87,20 @@ function All() {
     );
 }
 
+/** Times of a function that never ran are unknown. */
+function hasRun(one: Fn): boolean {
+    return (one.stats?.invocations ?? 0n) > 0n;
+}
+
+/** Dead letters that are counted for a function. */
+const MAX_DEAD = 100;
+
 function One(props: { name: string }) {
     const { data, error, refresh } = useLive((signal) => control.list({}, { signal }), []);
     const failing = useFailing().has(props.name);
+    const elsewhere = useElsewhere();
+    const deadOf = (signal: AbortSignal) => invocations.list({ function: props.name, dead: true, limit: MAX_DEAD }, { signal });
+    const dead = useLive(deadOf, [props.name], 5000).data;
     const failed = useLive((signal) => lastFailed(props.name, signal), [props.name], 5000).data;
     if (!data) return <Empty error={error} loading />;
     const app = data.apps.find((app) => app.functions.some((one) => one.name === props.name));
@@ -105,9 +127,14 @@ function One(props: { name: string }) {
                         {one.name} <small>of {app.name}</small>
                     </>
                 }
-                actions={<State one={one} failing={failing} />}
+                actions={<State one={one} failing={failing} elsewhere={elsewhere.has(app.name)} />}
             >
                 {one.error && <Empty error={one.error} />}
+                {elsewhere.has(app.name) && (
+                    <p>
+                        The app runs on other nodes, as its manifest says: <a href={href("cluster")}>Cluster</a> shows which. The figures are those of this node.
+                    </p>
+                )}
                 {failed && (
                     <p>
                         The <a href={href("traces", [failed.traceId])}>last traced failure</a> was at {time(failed.startedUnixUs / 1000n)}: {failed.error}
@@ -116,11 +143,18 @@ function One(props: { name: string }) {
                 <dl class="figures">
                     <Figure name="Calls" value={count(stats?.invocations ?? 0n)} note={`${count(stats?.running ?? 0)} running, ${count(stats?.queued ?? 0)} waiting`} />
                     <Figure name="Failed" value={count(stats?.failures ?? 0n)} note={`${count(stats?.rejected ?? 0n)} refused`} tone={failing ? "bad" : undefined} />
-                    <Figure name="p50" value={duration(stats?.durationP50Us ?? 0n)} note={`p99 ${duration(stats?.durationP99Us ?? 0n)}`} />
+                    <Figure name="p50" value={hasRun(one) ? duration(stats?.durationP50Us ?? 0n) : "-"} note={hasRun(one) && `p99 ${duration(stats?.durationP99Us ?? 0n)}`} />
                     <Figure name="Cold starts" value={count(stats?.coldStarts ?? 0n)} note={`${count(stats?.warmStarts ?? 0n)} warm`} />
                     <Figure name="Memory, at most" value={bytes(stats?.memoryPeakBytes ?? 0n)} />
                     <Figure name="Processor time" value={duration(stats?.cpuUs ?? 0n)} />
-                    <Figure name="Pending" value={<a href={href("invocations", [], { function: one.name })}>{count(stats?.pending ?? 0n)}</a>} note={<a href={href("invocations", ["dead"], { function: one.name })}>dead letters</a>} />
+                    <Figure name="Pending" value={<a href={href("invocations", [], { function: one.name })}>{count(stats?.pending ?? 0n)}</a>} />
+                    {dead && (
+                        <Figure
+                            name="Dead letters"
+                            value={<a href={href("invocations", ["dead"], { function: one.name })}>{`${count(dead.invocations.length)}${dead.next && "+"}`}</a>}
+                            tone={dead.invocations.length > 0 ? "bad" : undefined}
+                        />
+                    )}
                 </dl>
                 <dl class="pairs">
                     <dt>Kind</dt>

@@ -1,5 +1,5 @@
 // Durable invocations: those that wait, run or are tried again, and the dead ones; one of them with its event.
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { type Invocation, State } from "../api/edgefaas/invocations/v1/invocations_pb";
 import { control, invocations, link, may, NO_ANSWER } from "../connection";
 import { bytes, count, counted, time } from "../format";
@@ -46,6 +46,8 @@ function All(props: { dead: boolean; of: string }) {
     const load = (signal: AbortSignal) => invocations.list({ function: of, dead, after: pages.after, limit: PAGE }, { signal });
     const live = useLive(load, [dead, of, pages.after]);
     const { data, refresh } = live;
+    const [retried, setRetried] = useState<{ before: string; now: string }>();
+    useEffect(() => setRetried(undefined), [dead, of]);
     const apps = useLive((signal) => control.list({}, { signal }), [], 10_000).data?.apps ?? [];
     const names = apps.flatMap((app) => app.functions.map((one) => one.name));
     // A dead one may be of a function that is gone.
@@ -78,6 +80,11 @@ function All(props: { dead: boolean; of: string }) {
                 {dead && data && data.deadDropped > 0n && (
                     <p class="warn">{counted(data.deadDropped, "older one was", "older ones were")} dropped for want of room since the start of the node.</p>
                 )}
+                {retried && (
+                    <p role="status">
+                        {retried.before} runs again, as <a href={href("invocations", ["one", retried.now])}>{retried.now}</a>.
+                    </p>
+                )}
                 <Loaded live={live}>
                     {(data) =>
                         data.invocations.length === 0 ? (
@@ -101,7 +108,17 @@ function All(props: { dead: boolean; of: string }) {
                                         ? { name: "Error", wide: true, cell: (one) => one.detail || one.title }
                                         : { name: "Next", wide: true, cell: (one) => (one.nextUnixMs > 0n ? time(one.nextUnixMs) : "") },
                                     { name: "Called by", wide: true, cell: (one) => `${one.trigger} ${one.source}` },
-                                    { name: "Actions", actions: true, cell: (one) => <Changes invocation={one} retried={refresh} discarded={refresh} /> },
+                                    {
+                                        name: "Actions",
+                                        actions: true,
+                                        cell: (one) => {
+                                            const again = (now: string) => {
+                                                setRetried({ before: one.id, now });
+                                                refresh();
+                                            };
+                                            return <Changes invocation={one} retried={again} discarded={refresh} />;
+                                        },
+                                    },
                                 ]}
                             />
                         )

@@ -1,5 +1,6 @@
 // The broker: topics, messages as they arrive, publishing, retained messages, clients and queues, each on its page.
-import { may, type Session, session } from "../connection";
+import { useEffect } from "preact/hooks";
+import { findSession, may, type Session, session } from "../connection";
 import { Empty } from "../parts/basics";
 import { type Tab, Tabs } from "../parts/tabs";
 import { place } from "../router";
@@ -37,7 +38,15 @@ export function Messages() {
     );
 }
 
+/** Interval at which a page that is refused asks for the role. */
+const ROLE_MS = 3000;
+
 function NeedsRole(props: { role: Session["role"] | undefined }) {
+    useEffect(() => {
+        // Nothing else on this page asks the node.
+        const timer = setInterval(() => void (!document.hidden && findSession()), ROLE_MS);
+        return () => clearInterval(timer);
+    }, []);
     return (
         <Empty>
             This page needs the role {props.role}. You have the role {session.value?.role}: `edgefaas users role` changes it.

@@ -1,5 +1,5 @@
 // Objects by app, the fields of one object as they change, and changing them.
-import { useEffect, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import type { FieldState, UpdateRequestSchema } from "../api/edgefaas/objects/v1/objects_pb";
 import { may, messageOf, objects } from "../connection";
@@ -76,13 +76,6 @@ function One(props: { app: string; object: string }) {
     const { data, error, refresh } = useLive(load, [app, object], 5000);
     // A change that is seen is read anew at once.
     const lost = useStream((signal) => objects.watch({ app, object }, { signal, timeoutMs: 0 }), refresh, [app, object]);
-    useEffect(() => {
-        const before = document.title;
-        document.title = `${object} of ${app} - ${before}`;
-        return () => {
-            document.title = before;
-        };
-    }, [app, object]);
     if (!data) return <Empty error={error} loading />;
     return (
         <>

@@ -126,10 +126,14 @@ const CHARTS: Plan[] = [
         title: "Memory",
         format: bytes,
         isBytes: true,
-        lines: [
-            { name: "of the node", tone: "accent", of: (sample) => Number(sample.rssBytes) },
-            { name: "available", tone: "second", of: (sample) => Number(sample.memoryAvailableBytes) || null },
-        ],
+        lines: [{ name: "of the node", tone: "accent", of: (sample) => Number(sample.rssBytes) }],
+    },
+    // On a scale of its own: beside it the node's would be a line at 0.
+    {
+        title: "Memory left",
+        format: bytes,
+        isBytes: true,
+        lines: [{ name: "available", tone: "second", of: (sample) => Number(sample.memoryAvailableBytes) || null }],
     },
     { title: "Disk", format: bytes, isBytes: true, lines: [{ name: "free", tone: "accent", of: (sample) => Number(sample.diskFreeBytes) }] },
     {

@@ -165,6 +165,7 @@ function Definitions(props: { workflows: Workflow[] }) {
                 { name: "Live", number: true, cell: (one) => count(one.live) },
                 { name: "Completed", number: true, cell: (one) => count(one.completed) },
                 { name: "Failed", number: true, cell: (one) => count(one.faulted) },
+                { name: "Cancelled", number: true, wide: true, cell: (one) => count(one.cancelled) },
                 { name: "To retry", number: true, cell: (one) => count(one.retryable) },
                 { name: "Refused", number: true, wide: true, cell: (one) => count(one.rejected) },
                 { name: "Mean time to end", number: true, wide: true, cell: meanText },

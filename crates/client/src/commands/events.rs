@@ -28,7 +28,7 @@ pub async fn run(args: &Events, global: &Global) -> anyhow::Result<()> {
 
 /// Events that have no good news.
 fn is_bad(kind: &str) -> bool {
-    matches!(kind, "warning" | "dead" | "peer-away" | "bridge-away")
+    matches!(kind, "warning" | "dead" | "member-away" | "bridge-away")
 }
 
 fn line(event: &proto::Event) -> String {

@@ -424,7 +424,8 @@ impl DurableQueue {
             Ok(committed) => {
                 if is_dead {
                     self.dead_lettered.fetch_add(1, Ordering::Relaxed);
-                    let text = format!("failed permanently after {} attempts", pending.attempt);
+                    let attempts = if pending.attempt == 1 { "attempt" } else { "attempts" };
+                    let text = format!("failed permanently after {} {attempts}", pending.attempt);
                     self.logs.add(name, &id.to_string(), LogLevel::Error, text);
                 }
                 committed.after_commit(self, name, sequence, &pending);

@@ -43,16 +43,29 @@ impl Caller {
 
 /// Life of a stream of a request with a session, among the request's extensions: the reader begins another one, and the session is
 /// checked again. It also frees the connection of a reader that has gone, which HTTP/1 shows at the next write only.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct StreamLife(pub Duration);
+#[derive(Clone)]
+pub(super) struct StreamLife {
+    /// Its longest time.
+    pub longest: Duration,
+    /// False once the session is over, or its user has another role.
+    pub session_holds: Arc<dyn Fn() -> bool + Send + Sync>,
+}
 
-/// The end of a stream: `cancel`, or the end of its life.
+/// Time between two looks at the session of a stream.
+const SESSION_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The end of a stream: `cancel`, the end of its life, or that of its session.
 pub(super) fn stream_end(extensions: &Extensions, cancel: &CancellationToken) -> CancellationToken {
     let end = cancel.child_token();
-    if let Some(StreamLife(life)) = extensions.get().copied() {
+    if let Some(StreamLife { longest, session_holds }) = extensions.get().cloned() {
         let ending = end.clone();
         tokio::spawn(async move {
-            tokio::time::sleep(life).await;
+            let session_ends = async {
+                while session_holds() {
+                    tokio::time::sleep(SESSION_CHECK_INTERVAL).await;
+                }
+            };
+            let _ = tokio::time::timeout(longest, ending.run_until_cancelled(session_ends)).await;
             ending.cancel();
         });
     }

@@ -19,6 +19,8 @@ use tokio_util::sync::CancellationToken;
 use super::Services;
 #[cfg(feature = "dashboard")]
 use super::web::{SessionSlot, SessionSlots};
+#[cfg(feature = "dashboard")]
+use crate::access::Role;
 use crate::address_limits::network_of;
 use crate::gateway::request_head::{RequestHeads, Scanned};
 use crate::tls::{self, Service, Tls};
@@ -65,10 +67,10 @@ impl ClientConnection {
 
     /// True if the connection has a place among those of sessions, or gets one.
     #[cfg(feature = "dashboard")]
-    pub(super) fn has_session_slot(&self, slots: &Arc<SessionSlots>, user: &str) -> bool {
+    pub(super) fn has_session_slot(&self, slots: &Arc<SessionSlots>, user: &str, role: Role) -> bool {
         let mut session = self.session.lock();
         if session.is_none() {
-            *session = slots.take(user);
+            *session = slots.take(user, role);
         }
         session.is_some()
     }

@@ -63,7 +63,7 @@ use crate::tls::Tls;
 
 /// Path prefix of the object calls.
 const OBJECTS_PATH: &str = "/edgefaas.objects.v1.Objects/";
-/// Life of a stream of a request with a session.
+/// Longest life of a stream of a request with a session.
 #[cfg(feature = "dashboard")]
 const STREAM_LIFE: Duration = Duration::from_secs(60);
 /// Maximum body of a refused request that is read before the answer, and the time for it.
@@ -209,9 +209,12 @@ impl Services {
                 }
                 Ok(BrowserRequest::Authenticated(session)) => {
                     connection.mark_authenticated();
-                    request.extensions_mut().insert(session.caller);
-                    request.extensions_mut().insert(StreamLife(STREAM_LIFE));
-                    return Ok(session.renewed);
+                    request.extensions_mut().insert(session.caller.clone());
+                    let renewed = session.renewed.clone();
+                    let web = web.clone();
+                    let session_holds = Arc::new(move || web.still_holds(&session));
+                    request.extensions_mut().insert(StreamLife { longest: STREAM_LIFE, session_holds });
+                    return Ok(renewed);
                 }
                 Ok(BrowserRequest::Other) => {}
                 Err(problem) => return Err(Refused::now(auth::forbidden(request.headers(), &problem))),

@@ -96,15 +96,15 @@ fn member_changes(before: &BTreeMap<String, bool>, now: &BTreeMap<String, bool>)
     };
     for (member, is_connected) in now {
         match (before.get(member).copied().unwrap_or(false), is_connected) {
-            (false, true) => add(Kind::Peer, member, format!("member `{member}` is connected")),
+            (false, true) => add(Kind::Member, member, format!("member `{member}` is connected")),
             (true, false) => {
-                add(Kind::PeerAway, member, format!("member `{member}` is not connected any more"))
+                add(Kind::MemberAway, member, format!("member `{member}` is not connected any more"))
             }
             _ => {}
         }
     }
     for member in before.keys().filter(|member| !now.contains_key(*member)) {
-        add(Kind::PeerAway, member, format!("`{member}` is no member of the cluster any more"));
+        add(Kind::MemberAway, member, format!("`{member}` is no member of the cluster any more"));
     }
     happened
 }
@@ -182,12 +182,12 @@ mod tests {
             [],
             "at the start they are not connected yet"
         );
-        assert_eq!(of(Seen::default(), seen(Some(true), true)), [Kind::Peer, Kind::Bridge]);
+        assert_eq!(of(Seen::default(), seen(Some(true), true)), [Kind::Member, Kind::Bridge]);
         assert_eq!(
             of(seen(Some(true), true), seen(Some(false), false)),
-            [Kind::PeerAway, Kind::BridgeAway]
+            [Kind::MemberAway, Kind::BridgeAway]
         );
-        assert_eq!(of(seen(Some(true), true), seen(None, true)), [Kind::PeerAway]);
+        assert_eq!(of(seen(Some(true), true), seen(None, true)), [Kind::MemberAway]);
         let away = changes(&seen(None, true), &seen(None, false));
         assert_eq!(away[0].text, "bridge `cloud` is not connected to mqtt://hub any more: closed");
     }

@@ -31,9 +31,9 @@ pub enum Kind {
     /// Durable invocations became dead letters.
     Dead,
     /// A member of the cluster is connected.
-    Peer,
+    Member,
     /// A member of the cluster is not connected any more.
-    PeerAway,
+    MemberAway,
     /// A bridge is connected.
     Bridge,
     /// A bridge is not connected any more.
@@ -52,8 +52,8 @@ impl Kind {
         Self::Warning,
         Self::WarningOver,
         Self::Dead,
-        Self::Peer,
-        Self::PeerAway,
+        Self::Member,
+        Self::MemberAway,
         Self::Bridge,
         Self::BridgeAway,
         Self::Stop,
@@ -69,8 +69,8 @@ impl fmt::Display for Kind {
             Self::Warning => "warning",
             Self::WarningOver => "warning-over",
             Self::Dead => "dead",
-            Self::Peer => "peer",
-            Self::PeerAway => "peer-away",
+            Self::Member => "member",
+            Self::MemberAway => "member-away",
             Self::Bridge => "bridge",
             Self::BridgeAway => "bridge-away",
             Self::Stop => "stop",

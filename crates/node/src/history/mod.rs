@@ -33,7 +33,7 @@ pub(crate) use self::sampler::run;
 pub use self::warnings::{Facts, Severity, Warning};
 
 use self::changes::Seen;
-use self::failures::RecentFailures;
+use self::failures::{Counted, RecentFailures};
 use self::memory::WarningMemory;
 use self::ring::Rings;
 use self::stored_events::StoredEvents;
@@ -113,8 +113,15 @@ impl History {
             let mut state = self.state.lock();
             state.temperature_millicelsius = facts.temperature_millicelsius;
             let State { recent, warned, seen: before, .. } = &mut *state;
-            let functions = facts.functions.iter().map(|function| (function.name.clone(), function.counts));
-            let workflows = facts.workflows.iter().map(|workflow| (workflow.name.clone(), workflow.counts));
+            let counted = |name: &Arc<str>, counts, min_invocations| Counted {
+                name: name.clone(),
+                counts,
+                min_invocations,
+            };
+            let functions =
+                facts.functions.iter().map(|one| counted(&one.name, one.counts, warnings::MIN_INVOCATIONS));
+            let workflows =
+                facts.workflows.iter().map(|one| counted(&one.name, one.counts, warnings::MIN_INSTANCES));
             recent.see(now, functions.chain(workflows));
             let mut happened = changes::changes(before, &seen);
             *before = seen;

@@ -17,8 +17,10 @@ use crate::bridge::BridgeStatus;
 pub const MAX_WARNINGS: usize = 100;
 /// From this temperature on boards slow their processor down.
 const HOT_MILLICELSIUS: i32 = 80_000;
-/// Recent invocations below which failures are no warning.
-const MIN_RECENT: u64 = 5;
+/// Recent invocations of a function below which failures are no warning.
+pub const MIN_INVOCATIONS: u64 = 5;
+/// Recent instances of a workflow: they are seldom, and their tasks are tried again before one fails.
+pub const MIN_INSTANCES: u64 = 1;
 /// Memory is short below this fraction (one in 20) of the limit.
 const SHORT: u64 = 20;
 /// The disk is nearly full below the needed space and this fraction (one in 10) of it.
@@ -364,26 +366,27 @@ fn broken(function: &FunctionFacts) -> Option<Warning> {
 
 fn failing(function: &FunctionFacts, recent: &RecentFailures) -> Option<Warning> {
     let FunctionFacts { app, name, counts, .. } = function;
-    let Counts { invocations, failures } = recent.recent(name, *counts);
-    (invocations >= MIN_RECENT && failures > invocations / 2).then(|| Warning {
+    let Counts { invocations, failures } = recent.failing(name, *counts, MIN_INVOCATIONS)?;
+    Some(Warning {
         severity: Severity::Failing,
         code: Code::FunctionFailing,
         subject: name.to_string(),
         app: app.to_string(),
         secrets: Vec::new(),
-        text: format!("{failures} of {invocations} invocations of function `{name}` failed in the last 5 minutes"),
+        text: format!(
+            "{failures} of {invocations} invocations of function `{name}` failed in the last 5 minutes"
+        ),
         remedy: format!(
             "`edgefaas logs {name}` shows the errors; correct it and run `edgefaas deploy`, or return with `edgefaas rollback {app}`"
         ),
     })
 }
 
-/// Workflows run seldom, and their tasks are tried again before an instance fails: one is enough.
 fn workflow_failing(workflow: &WorkflowFacts, recent: &RecentFailures) -> Option<Warning> {
     let WorkflowFacts { app, name, counts } = workflow;
-    let Counts { invocations: ended, failures } = recent.recent(name, *counts);
+    let Counts { invocations: ended, failures } = recent.failing(name, *counts, MIN_INSTANCES)?;
     let instances = if ended == 1 { "instance" } else { "instances" };
-    (failures > ended / 2).then(|| Warning {
+    Some(Warning {
         severity: Severity::Failing,
         code: Code::WorkflowFailing,
         subject: name.to_string(),
@@ -459,6 +462,8 @@ fn away(member: &MemberFacts, uptime: Duration) -> Option<Warning> {
         return None;
     }
     let since = match away {
+        // The events keep the text of the beginning.
+        Some(away) if away.as_secs() < 60 => "for less than a minute".to_owned(),
         Some(away) => format!("for {}", humantime::format_duration(Duration::from_secs(away.as_secs()))),
         None => "since the start of this node".to_owned(),
     };

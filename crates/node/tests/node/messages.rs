@@ -359,6 +359,73 @@ async fn call<M: Message + Default>(
     }
 }
 
+/// Signs `ada` in; her cookie.
+async fn sign_in(node: &TestNode) -> String {
+    let control = node.addresses.control;
+    let sign_in = Request::post("/session")
+        .header(ORIGIN, format!("http://{control}"))
+        .header(CONTENT_TYPE, "application/json")
+        .body(Full::from(r#"{"user":"ada","password":"secret"}"#))
+        .unwrap();
+    let session = in_time(send(control, sign_in)).await;
+    session.headers()[SET_COOKIE].to_str().unwrap().split(';').next().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn streams_end_with_their_session_and_a_restart_remembers_the_sign_out() {
+    const UNAUTHENTICATED: i32 = 16;
+    let mut node = TestNode::start().await;
+    let user =
+        control::AddUserRequest { name: "ada".into(), password: "secret".into(), role: "look".into() };
+    in_time(node.control.add_user(user)).await.unwrap();
+    let mut api = messages(&node).await;
+    let subscribe = proto::SubscribeRequest { filter: "#".into(), retained: false };
+    let list = proto::ListClientsRequest { search: "$control/".into(), ..Default::default() };
+    let retained = proto::ListRetainedRequest::default();
+    let mut cookie = String::new();
+    for ends_by_sign_out in [true, false] {
+        cookie = sign_in(&node).await;
+        let (control, mut operator) = (node.addresses.control, node.control.clone());
+        let begun = async {
+            while in_time(api.list_clients(list.clone())).await.unwrap().into_inner().clients.is_empty() {
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            }
+            if ends_by_sign_out {
+                let sign_out = Request::delete("/session")
+                    .header(ORIGIN, format!("http://{control}"))
+                    .header(COOKIE, &cookie)
+                    .body(Full::default())
+                    .unwrap();
+                assert_eq!(in_time(send(control, sign_out)).await.status(), StatusCode::NO_CONTENT);
+            } else {
+                let other = control::SetRoleRequest { name: "ada".into(), role: "operate".into() };
+                in_time(operator.set_role(other)).await.unwrap();
+            }
+        };
+        // Without a look at the session a stream would end after a minute.
+        let both =
+            async { tokio::join!(call::<proto::Message>(&node, &cookie, "Subscribe", &subscribe), begun) };
+        let (ended, ()) = tokio::time::timeout(std::time::Duration::from_secs(45), both).await.unwrap();
+        ended.unwrap();
+        let again = call::<proto::ListRetainedResponse>(&node, &cookie, "ListRetained", &retained).await;
+        match ends_by_sign_out {
+            true => assert_eq!(again.unwrap_err().0, UNAUTHENTICATED),
+            false => drop(again.unwrap()),
+        }
+        if ends_by_sign_out {
+            let dir = node.stop().await;
+            node = TestNode::start_in(dir, |_| {}).await.unwrap();
+            api = messages(&node).await;
+            let again =
+                call::<proto::ListRetainedResponse>(&node, &cookie, "ListRetained", &retained).await;
+            assert_eq!(again.unwrap_err().0, UNAUTHENTICATED);
+        }
+    }
+    let dir = node.stop().await;
+    let node = TestNode::start_in(dir, |_| {}).await.unwrap();
+    call::<proto::ListRetainedResponse>(&node, &cookie, "ListRetained", &retained).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_user_publishes_and_reads_what_the_rules_allow() {
     const PERMISSION_DENIED: i32 = 7;
@@ -372,14 +439,7 @@ async fn a_user_publishes_and_reads_what_the_rules_allow() {
     let user =
         control::AddUserRequest { name: "ada".into(), password: "secret".into(), role: "operate".into() };
     in_time(node.control.add_user(user)).await.unwrap();
-    let control = node.addresses.control;
-    let sign_in = Request::post("/session")
-        .header(ORIGIN, format!("http://{control}"))
-        .header(CONTENT_TYPE, "application/json")
-        .body(Full::from(r#"{"user":"ada","password":"secret"}"#))
-        .unwrap();
-    let session = in_time(send(control, sign_in)).await;
-    let cookie = session.headers()[SET_COOKIE].to_str().unwrap().split(';').next().unwrap().to_owned();
+    let cookie = sign_in(&node).await;
 
     let mut api = messages(&node).await;
     for topic in ["ada/room", "bob/room"] {

@@ -6,7 +6,7 @@ import { count, counted, time } from "../../format";
 import { useLive } from "../../live";
 import { Action, Badge, Card, Empty, Figure, Loaded, Table } from "../../parts/basics";
 import { Pages, Search, usePages } from "../../parts/search";
-import { go, href } from "../../router";
+import { go, href, useParameter } from "../../router";
 
 const PAGE = 100;
 /** The beginning of the ids of subscriptions of the control API, and how many of them there are at most. */
@@ -29,6 +29,7 @@ interface Listed {
     more: boolean;
     /** Without those that are left out. */
     total: bigint;
+    /** Over the network. */
     connected: bigint;
     /** Subscriptions of the control API there are, shown or not. */
     control: number;
@@ -39,7 +40,7 @@ function State(props: { client: Client }) {
 }
 
 function All() {
-    const [search, setSearch] = useState("");
+    const [search, setSearch] = useParameter("search");
     const [connected, setConnected] = useState(false);
     const [withControl, setWithControl] = useState(false);
     const pages = usePages([search, connected, withControl]);
@@ -57,7 +58,7 @@ function All() {
             last: last?.id,
             more: page.more || shown.length > PAGE,
             total: page.total - BigInt(hidden),
-            connected: page.connected - BigInt(hidden),
+            connected: page.connected,
             control: own.length,
         };
     };

@@ -7,7 +7,7 @@ import { useLive, useStream } from "../../live";
 import { Badge, Card, Empty, Figure, Loaded, Table } from "../../parts/basics";
 import { type Form, FormChoice, Payload, payloadText } from "../../parts/payload";
 import { Pages, Search, usePages } from "../../parts/search";
-import { href, place } from "../../router";
+import { href, place, useParameter } from "../../router";
 
 /** Topics on one page, and levels of a branch at first. */
 const PAGE = 100;
@@ -19,7 +19,7 @@ const MAX_OPEN = 30;
 const SHORT = 60;
 
 export function Topics() {
-    const [search, setSearch] = useState("");
+    const [search, setSearch] = useParameter("search");
     const topic = place.value.query.get("topic") ?? "";
     return (
         <>
@@ -67,7 +67,7 @@ function Found(props: { search: string }) {
                             rows={data.topics}
                             id={(topic) => topic.name}
                             columns={[
-                                { name: "Topic", cell: (topic) => <a href={href("messages", ["topics"], { topic: topic.name })}>{topic.name}</a> },
+                                { name: "Topic", cell: (topic) => <a href={href("messages", ["topics"], { topic: topic.name, search })}>{topic.name}</a> },
                                 { name: "Rate", number: true, cell: (topic) => rate(topic.rate) },
                                 { name: "Messages", number: true, wide: true, cell: (topic) => count(topic.messages) },
                                 { name: "Last", wide: true, cell: lastText },
@@ -238,16 +238,18 @@ function One(props: { name: string }) {
                     <FormChoice form={form} change={setForm} />
                     <a href={href("messages", ["watch"], { filter: name })}>Watch</a>
                     {may("operate") && <a href={href("messages", ["publish"], { topic: name })}>Publish</a>}
-                    <a href={href("messages", ["topics"])}>Close</a>
+                    <a href={href("messages", ["topics"], { search: place.value.query.get("search") ?? "" })}>Close</a>
                 </>
             }
         >
             {(error ?? lost) && <Empty error={error ?? lost} />}
-            <dl class="figures">
-                <Figure name="Rate" value={rate(topic?.rate ?? 0)} note={`${counted(topic?.messages ?? 0n, "message")} since the node counts`} />
-                <Figure name="Last" value={last ? at : "none yet"} note={facts?.join(", ")} />
-                <Figure name="Retained" value={topic?.retainedBytes === undefined ? "no" : bytes(topic.retainedBytes)} />
-            </dl>
+            {(topic || last || !(error ?? lost)) && (
+                <dl class="figures">
+                    <Figure name="Rate" value={rate(topic?.rate ?? 0)} note={`${counted(topic?.messages ?? 0n, "message")} since the node counts`} />
+                    <Figure name="Last" value={last ? at : "none yet"} note={facts?.join(", ")} />
+                    <Figure name="Retained" value={topic?.retainedBytes === undefined ? "no" : bytes(topic.retainedBytes)} />
+                </dl>
+            )}
             {last && (
                 <div class="outcome">
                     <div class="actions">

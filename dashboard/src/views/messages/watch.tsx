@@ -1,5 +1,6 @@
 // Messages of a topic filter as they arrive: the last 200, which can be held.
-import { useRef, useState } from "preact/hooks";
+import type { VNode } from "preact";
+import { useMemo, useRef, useState } from "preact/hooks";
 import type { Message } from "../../api/edgefaas/messages/v1/messages_pb";
 import { messages } from "../../connection";
 import { bytes, clock, count, counted } from "../../format";
@@ -49,6 +50,12 @@ function Arriving(props: { filter: string }) {
         }
     }
     const { items, skipped, error, clear } = useTail({ open, max: MAX_MESSAGES, paused }, [filter]);
+    const known = useMemo(() => new WeakMap<Shown, VNode>(), [form]);
+    const drawn = (item: Shown): VNode => {
+        const article = known.get(item) ?? one(item, form);
+        known.set(item, article);
+        return article;
+    };
     const missing = lost.current + BigInt(skipped);
     return (
         <Card
@@ -66,33 +73,40 @@ function Arriving(props: { filter: string }) {
             }
         >
             {error && <Empty error={error} />}
-            <p>
-                <small>
-                    {count(items.at(-1)?.number ?? 0)} arrived, the last {MAX_MESSAGES} are kept
-                </small>
-                {missing > 0n && <span class="warn">, {counted(missing, "message was", "messages were")} lost: more came than this page reads</span>}
-                {paused && <span class="warn"> (held)</span>}
-            </p>
+            {!(error && items.length === 0) && (
+                <p>
+                    <small>
+                        {count(items.at(-1)?.number ?? 0)} arrived, the last {MAX_MESSAGES} are kept
+                    </small>
+                    {missing > 0n && <span class="warn">, {counted(missing, "message was", "messages were")} lost: more came than this page reads</span>}
+                    {paused && <span class="warn"> (held)</span>}
+                </p>
+            )}
             <div class="log messages" role="log" aria-label="Messages" aria-live="off" tabIndex={0}>
-                {items.length === 0 && <p class="empty">No message yet.</p>}
-                {[...items].reverse().map(({ number, message }) => (
-                    <article key={number}>
-                        <header>
-                            <time>{clock(message.unixMs)}</time> <a href={href("messages", ["topics"], { topic: message.topic })}>{message.topic}</a>{" "}
-                            <small>
-                                {bytes(message.payloadBytes)}
-                                {message.contentType && `, ${message.contentType}`}
-                            </small>{" "}
-                            {message.retain && <Badge tone="quiet">retained</Badge>}
-                        </header>
-                        {message.lostBefore > 0n && <div class="warn">{counted(message.lostBefore, "message")} before this one {message.lostBefore === 1n ? "was" : "were"} lost</div>}
-                        <Payload data={message.payload} total={message.payloadBytes} form={form} short />
-                        {message.userProperties.length > 0 && (
-                            <small>{message.userProperties.map(({ name, value }) => `${name}: ${value}`).join(", ")}</small>
-                        )}
-                    </article>
-                ))}
+                {items.length === 0 && !error && <p class="empty">No message yet.</p>}
+                {[...items].reverse().map((item) => drawn(item))}
             </div>
         </Card>
+    );
+}
+
+/** One message. Drawn once: a list that moves on many times a second keeps the others. */
+function one({ number, message }: Shown, form: Form): VNode {
+    return (
+        <article key={number}>
+            <header>
+                <time>{clock(message.unixMs)}</time> <a href={href("messages", ["topics"], { topic: message.topic })}>{message.topic}</a>{" "}
+                <small>
+                    {bytes(message.payloadBytes)}
+                    {message.contentType && `, ${message.contentType}`}
+                </small>{" "}
+                {message.retain && <Badge tone="quiet">retained</Badge>}
+            </header>
+            {message.lostBefore > 0n && <div class="warn">{counted(message.lostBefore, "message")} before this one {message.lostBefore === 1n ? "was" : "were"} lost</div>}
+            <Payload data={message.payload} total={message.payloadBytes} form={form} short />
+            {message.userProperties.length > 0 && (
+                <small>{message.userProperties.map(({ name, value }) => `${name}: ${value}`).join(", ")}</small>
+            )}
+        </article>
     );
 }

@@ -6,6 +6,7 @@
 
 mod routes;
 mod sessions;
+mod signed_out;
 mod slots;
 
 use std::convert::Infallible;
@@ -23,6 +24,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use self::sessions::{Session, Sessions};
+use self::signed_out::SignedOut;
 use self::slots::{MAX_SESSION_CONNECTIONS, MAX_SESSION_CONNECTIONS_OF_USER};
 pub(super) use self::slots::{SessionSlot, SessionSlots};
 use super::auth::Guard;
@@ -63,18 +65,24 @@ pub(super) enum BrowserRequest {
 }
 
 impl Web {
-    /// Browsers at the control port of a node; `secure` if it speaks TLS.
+    /// Browsers at the control port of a node; `secure` if it speaks TLS. Blocks.
     pub fn new(parts: &ControlParts, secure: bool) -> Self {
         let (node_id, token) = (&parts.facts.node_id, &parts.token);
         let clock = parts.registry.clock().clone();
+        let signed_out = SignedOut::load(&parts.facts.data_dir);
         Self {
-            sessions: Sessions::new(node_id, token, secure, parts.dashboard.session, clock),
+            sessions: Sessions::new((node_id, token), secure, parts.dashboard.session, clock, signed_out),
             access: parts.access.access().clone(),
             guard: Guard::new(token),
             node_id: node_id.clone(),
             secure,
             slots: Arc::default(),
         }
+    }
+
+    /// True as long as the session has not ended and its user has the same role.
+    pub fn still_holds(&self, session: &Session) -> bool {
+        self.sessions.caller(&session.claims, &self.access).as_ref() == Some(&session.caller)
     }
 
     /// Pages, sign-in and sign-out.
@@ -123,7 +131,7 @@ impl Web {
             );
             return Err(Problem::new(403, "Role not sufficient", detail));
         }
-        if !connection.has_session_slot(&self.slots, user) {
+        if !connection.has_session_slot(&self.slots, user, role) {
             let detail = format!(
                 "user `{user}` has {MAX_SESSION_CONNECTIONS_OF_USER} connections, or all sessions have {MAX_SESSION_CONNECTIONS}; \
                  close other pages of this node"

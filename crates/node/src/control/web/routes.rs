@@ -148,7 +148,7 @@ async fn sign_in(
 }
 
 async fn sign_out(State(web): State<Arc<Web>>, headers: HeaderMap) -> Response {
-    (StatusCode::NO_CONTENT, [(SET_COOKIE, web.sessions.end(&headers))]).into_response()
+    (StatusCode::NO_CONTENT, [(SET_COOKIE, web.sessions.end(&headers).await)]).into_response()
 }
 
 fn answer(web: &Web, session: &Session, cookie: Option<HeaderValue>) -> Response {

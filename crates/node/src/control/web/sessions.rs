@@ -2,18 +2,18 @@
 //!
 //! The node keeps no list of sessions: a cookie has all facts, and a keyed hash over them (BLAKE3) shows that this node made it. The
 //! key derives from the admin token, so a new token ends all sessions, and a cookie is worth nothing at another node. User, role and
-//! password are looked up at each request.
+//! password are looked up at each request; only sessions that were [signed out](super::signed_out) are remembered.
 
-use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use data_encoding::BASE64URL_NOPAD;
 use edgefaas_platform::Clock;
 use http::header::COOKIE;
 use http::{HeaderMap, HeaderValue};
-use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
+use super::signed_out::SignedOut;
 use crate::access::{Access, SignedIn};
 use crate::control::caller::Caller;
 use crate::own_origin::SESSION_COOKIE;
@@ -24,8 +24,6 @@ const MAX_AGE: Duration = Duration::from_secs(12 * 3600);
 const RENEWAL: Duration = Duration::from_secs(60);
 /// Maximum length of a cookie that is verified, in bytes.
 const MAX_COOKIE_BYTES: usize = 1024;
-/// Maximum number of remembered sessions that were signed out, 16 bytes each.
-const MAX_SIGNED_OUT: usize = 4096;
 /// Hexadecimal digits of the tag of a session.
 const TAG_CHARACTERS: usize = 16;
 /// Bytes of the keyed hash.
@@ -39,13 +37,12 @@ pub(in crate::control) struct Sessions {
     secure: bool,
     life: Duration,
     clock: Clock,
-    /// Identifiers of sessions that were signed out before their end, with this end, oldest first.
-    signed_out: Mutex<VecDeque<(u64, u64)>>,
+    signed_out: Arc<SignedOut>,
 }
 
 /// The contents of a cookie.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Claims {
+pub(super) struct Claims {
     id: u64,
     /// `None`: the holder of the admin token.
     user: Option<String>,
@@ -60,6 +57,8 @@ struct Claims {
 pub(in crate::control) struct Session {
     /// Who has signed in, with the current role.
     pub caller: Caller,
+    /// What its cookie says.
+    pub(super) claims: Claims,
     /// End of the session unless it is renewed.
     pub expires_unix_s: u64,
     /// A renewed cookie for the response, at most once a minute.
@@ -88,7 +87,13 @@ pub(in crate::control) enum SigningIn {
 
 impl Sessions {
     /// Sessions of `life` each at the node with this id and admin token.
-    pub fn new(node_id: &str, token: &str, secure: bool, life: Duration, clock: Clock) -> Self {
+    pub fn new(
+        (node_id, token): (&str, &str),
+        secure: bool,
+        life: Duration,
+        clock: Clock,
+        signed_out: SignedOut,
+    ) -> Self {
         // Browsers send the cookies of a host to all its ports, and each may be another node.
         let short_id: String = node_id.chars().filter(char::is_ascii_alphanumeric).take(16).collect();
         Self {
@@ -98,7 +103,7 @@ impl Sessions {
             secure,
             life,
             clock,
-            signed_out: Mutex::default(),
+            signed_out: Arc::new(signed_out),
         }
     }
 
@@ -114,27 +119,14 @@ impl Sessions {
         };
         let expires_unix_s = now + self.life.min(MAX_AGE).as_secs();
         let claims = Claims { id: rand::random(), user, password, signed_in_unix_s: now, expires_unix_s };
-        (self.cookie(&claims, now), Session { caller, expires_unix_s, renewed: None })
+        (self.cookie(&claims, now), Session { caller, claims, expires_unix_s, renewed: None })
     }
 
     /// The session of a request; `None` if it has no cookie, or one that is invalid or has expired.
     pub fn find(&self, headers: &HeaderMap, access: &Access) -> Option<Session> {
-        let now = self.now_unix_s();
         let claims = self.claims(headers)?;
-        let is_current = claims.signed_in_unix_s <= now.saturating_add(60) && now < claims.expires_unix_s;
-        if !is_current || self.is_signed_out(claims.id) {
-            return None;
-        }
-        let caller = match &claims.user {
-            None => Caller::Token,
-            Some(name) => {
-                let SignedIn { role, password_hash } = access.role_of(name)?;
-                if digest(&password_hash) != claims.password {
-                    return None;
-                }
-                Caller::User { name: name.as_str().into(), role }
-            }
-        };
+        let now = self.now_unix_s();
+        let caller = self.caller_at(&claims, access, now)?;
         let last = claims.signed_in_unix_s + MAX_AGE.as_secs();
         let renewed = (now + self.life.as_secs()).min(last);
         // Not with each answer.
@@ -143,28 +135,38 @@ impl Sessions {
         if is_old && renewed > claims.expires_unix_s {
             let claims = Claims { expires_unix_s: renewed, ..claims };
             let cookie = self.cookie(&claims, now);
-            return Some(Session { caller, expires_unix_s: renewed, renewed: Some(cookie) });
+            return Some(Session { caller, claims, expires_unix_s: renewed, renewed: Some(cookie) });
         }
-        Some(Session { caller, expires_unix_s: claims.expires_unix_s, renewed: None })
+        Some(Session { caller, expires_unix_s: claims.expires_unix_s, claims, renewed: None })
     }
 
-    /// Ends the session of a request, if it has one: a cookie that removes it.
-    pub fn end(&self, headers: &HeaderMap) -> HeaderValue {
+    /// Who a session belongs to, with the current role; `None` once it is over: it has expired or was signed out, its user was removed
+    /// or has no role any more, or the password has changed.
+    pub(super) fn caller(&self, claims: &Claims, access: &Access) -> Option<Caller> {
+        self.caller_at(claims, access, self.now_unix_s())
+    }
+
+    fn caller_at(&self, claims: &Claims, access: &Access, now_unix_s: u64) -> Option<Caller> {
+        let is_current =
+            claims.signed_in_unix_s <= now_unix_s.saturating_add(60) && now_unix_s < claims.expires_unix_s;
+        if !is_current || self.signed_out.contains(claims.id) {
+            return None;
+        }
+        let Some(name) = &claims.user else { return Some(Caller::Token) };
+        let SignedIn { role, password_hash } = access.role_of(name)?;
+        let is_same = digest(&password_hash) == claims.password;
+        is_same.then(|| Caller::User { name: name.as_str().into(), role })
+    }
+
+    /// Ends the session of a request, if it has one, also over a restart: a cookie that removes it.
+    pub async fn end(&self, headers: &HeaderMap) -> HeaderValue {
         if let Some(claims) = self.claims(headers) {
             let last = claims.signed_in_unix_s + MAX_AGE.as_secs();
-            let now = self.now_unix_s();
-            let mut signed_out = self.signed_out.lock();
-            signed_out.retain(|(_, end)| *end > now);
-            if signed_out.len() >= MAX_SIGNED_OUT {
-                signed_out.pop_front();
+            if self.signed_out.add(claims.id, last, self.now_unix_s()) {
+                self.signed_out.clone().write().await;
             }
-            signed_out.push_back((claims.id, last));
         }
         self.header("", 0)
-    }
-
-    fn is_signed_out(&self, id: u64) -> bool {
-        self.signed_out.lock().iter().any(|(signed_out, _)| *signed_out == id)
     }
 
     fn claims(&self, headers: &HeaderMap) -> Option<Claims> {
@@ -234,6 +236,11 @@ mod tests {
         Access::new(Policy::load(&AccessSection::default(), dir).unwrap(), clock)
     }
 
+    fn sessions(dir: &Path, names: (&str, &str), secure: bool, clock: &Clock) -> Sessions {
+        let signed_out = SignedOut::load(dir.to_str().unwrap());
+        Sessions::new(names, secure, LIFE, clock.clone(), signed_out)
+    }
+
     fn request(cookie: &HeaderValue) -> HeaderMap {
         let (cookie, _) = cookie.to_str().unwrap().split_once(';').unwrap();
         let mut headers = HeaderMap::new();
@@ -251,7 +258,7 @@ mod tests {
             move || now.load(Ordering::Relaxed)
         });
         let access = access(folder.path(), clock.clone());
-        let sessions = Sessions::new("01ABC", "token", false, LIFE, clock);
+        let sessions = sessions(folder.path(), ("01ABC", "token"), false, &clock);
         let (mut cookie, session) = sessions.begin(SigningIn::Token);
         assert_eq!(session.expires_unix_s, 1_800_003_600);
         let text = cookie.to_str().unwrap();
@@ -274,16 +281,17 @@ mod tests {
         assert!((12 * 3600..12 * 3600 + 1000).contains(&seconds), "{seconds}");
     }
 
-    #[test]
-    fn a_session_ends_with_its_password_its_role_and_its_sign_out() {
+    #[tokio::test]
+    async fn a_session_ends_with_its_password_its_role_and_its_sign_out() {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path();
         let hash = hash_password(b"one").unwrap();
         change_users(dir, "ada", UserChange::Add(&hash, Some(Role::Operate))).unwrap();
         let clock = Clock::system();
-        let sessions = Sessions::new("01ABC", "token", true, LIFE, clock.clone());
+        let this = ("01ABC", "token");
+        let sessions = sessions(dir, this, true, &clock);
         let signed_in = access(dir, clock.clone()).role_of("ada").unwrap();
-        let (cookie, _) = sessions.begin(SigningIn::User("ada".into(), signed_in));
+        let (cookie, _) = sessions.begin(SigningIn::User("ada".into(), signed_in.clone()));
         assert!(cookie.to_str().unwrap().ends_with("; Secure"));
         let find = |sessions: &Sessions| {
             let session = sessions.find(&request(&cookie), &access(dir, clock.clone()));
@@ -297,12 +305,19 @@ mod tests {
         change_users(dir, "ada", UserChange::SetRole(Some(Role::Administer))).unwrap();
         assert_eq!(find(&sessions), Some(Role::Administer));
         // Another node, and this one with another token.
-        assert_eq!(find(&Sessions::new("01ABD", "token", true, LIFE, clock.clone())), None);
-        assert_eq!(find(&Sessions::new("01ABC", "other", true, LIFE, clock.clone())), None);
-        let removal = sessions.end(&request(&cookie));
+        assert_eq!(find(&self::sessions(dir, ("01ABD", "token"), true, &clock)), None);
+        assert_eq!(find(&self::sessions(dir, ("01ABC", "other"), true, &clock)), None);
+        let removal = sessions.end(&request(&cookie)).await;
         assert!(removal.to_str().unwrap().contains("edgefaas-01ABC=; ") && find(&sessions).is_none());
 
-        let sessions = Sessions::new("01ABC", "token", true, LIFE, clock.clone());
+        let sessions = self::sessions(dir, this, true, &clock);
+        assert_eq!(find(&sessions), None, "a restart remembers the sign-out");
+        let (cookie, _) = sessions.begin(SigningIn::User("ada".into(), signed_in));
+        let find = |sessions: &Sessions| {
+            let session = sessions.find(&request(&cookie), &access(dir, clock.clone()));
+            session.map(|session| session.caller.role())
+        };
+        assert_eq!(find(&sessions), Some(Role::Administer));
         let other = hash_password(b"two").unwrap();
         change_users(dir, "ada", UserChange::SetPassword(&other)).unwrap();
         assert_eq!(find(&sessions), None, "the password has changed");
@@ -313,7 +328,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let clock = Clock::system();
         let access = access(folder.path(), clock.clone());
-        let sessions = Sessions::new("01ABC", "token", false, LIFE, clock);
+        let sessions = sessions(folder.path(), ("01ABC", "token"), false, &clock);
         let (cookie, _) = sessions.begin(SigningIn::Token);
         let text = cookie.to_str().unwrap();
         let value_at = text.find('=').unwrap() + 1;

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::super::failures::Counted;
 use super::*;
 
 /// A node without problems.
@@ -130,11 +131,13 @@ fn a_function_that_cannot_run_fails_or_has_a_full_queue_is_named() {
     let mut recent = RecentFailures::default();
     let begun = Instant::now();
     for minute in 0..12 {
-        recent.see(begun + Duration::from_secs(60 * minute), [("pay".into(), counts(100, 100))]);
+        let seen =
+            Counted { name: "pay".into(), counts: counts(100, 100), min_invocations: MIN_INVOCATIONS };
+        recent.see(begun + Duration::from_secs(60 * minute), [seen]);
     }
     let mut facts = well();
     facts.functions = vec![function(counts(110, 105))];
-    assert_eq!(warnings(&facts, &recent), []);
+    assert_eq!(warnings(&facts, &recent), [], "not more than half");
     facts.functions = vec![function(counts(110, 106))];
     assert!(warnings(&facts, &recent)[0].text.contains("6 of 10"));
 }
