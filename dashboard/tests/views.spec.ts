@@ -49,7 +49,7 @@ test("objects are watched live and changed by their types", async ({ page, node 
     await expect(page.locator("pre")).toHaveCount(0);
     await expect(page.locator("#content")).toBeFocused();
     await page.getByRole("link", { name: "Objects of plant" }).click();
-    await expect(page).toHaveTitle("edgefaas");
+    await expect(page).toHaveTitle("plant - Objects - edgefaas");
 });
 
 test("the focus is back at its button when a confirmation closes", async ({ page, node }) => {
