@@ -121,8 +121,10 @@ fn both_sides_of_a_cut_agree_afterwards() {
         deploy(n, &schedules::app(home.path(), 1, "* * * * * *"));
         deploy(n, &version(home.path(), "shop", "1", ""));
         wait_state(s, "clock", "n", "live");
-        // How often each occurrence has fired. From a time on at which both nodes knew that both run the app.
+        // How often each occurrence has fired. From a time on at which both nodes knew that both run the app, and that it has
+        // fired at all.
         let newest = schedules::newest;
+        wait_until(n, "seen-0", 1);
         let begin = newest(n, "seen-0") + 1000;
         wait_until(n, "seen-0", begin + 4000);
         let fired = occurrences(n, "seen-0");

@@ -60,7 +60,7 @@ fn what_a_lost_node_was_to_fire_is_fired_by_another_one() {
         let mut nodes = cluster(&network, home.path(), &[("a", &[]), ("b", &[])]);
         nodes[0].ok(&["deploy", &app(home.path(), FUNCTIONS, "*/3 * * * * *"), "--wait", "60s"]);
         let objects: Vec<_> = (0..FUNCTIONS).map(|number| format!("seen-{number}")).collect();
-        objects.iter().for_each(|object| wait_until(&nodes[1], object, 1));
+        nodes.iter().for_each(|node| objects.iter().for_each(|object| wait_until(node, object, 1)));
         // It is silent: that it is lost shows only after seconds.
         nodes[1].signal("-STOP");
         // The last that has fired. What is due two periods later, the stopped one has not fired.
@@ -89,7 +89,7 @@ fn an_occurrence_fires_once_while_another_revision_arrives() {
         let folder = app(home.path(), FUNCTIONS, "* * * * * *");
         nodes[0].ok(&["deploy", &folder, "--wait", "60s"]);
         let objects: Vec<_> = (0..FUNCTIONS).map(|number| format!("seen-{number}")).collect();
-        objects.iter().for_each(|object| wait_until(&nodes[1], object, 1));
+        nodes.iter().for_each(|node| objects.iter().for_each(|object| wait_until(node, object, 1)));
         let first = newest(&nodes[0], &objects[0]) + 1000;
         let file = Path::new(&folder).join("tick.js");
         let source = std::fs::read_to_string(&file).unwrap();
