@@ -36,7 +36,12 @@ test("files have a tag, a policy, and a compressed form", async ({ node }) => {
         const known = await send(node.url + path, { headers: { "if-none-match": String(plain.headers.etag) } });
         expect([known.status, known.body.length]).toEqual([304, 0]);
     }
-    expect((await send(`${node.url}/index.html`, {})).status).toBe(401);
+    const other = await send(`${node.url}/index.html`, {});
+    expect([other.status, other.headers["x-content-type-options"]]).toEqual([401, "nosniff"]);
+    for (const [path, status] of Object.entries({ "/metrics": 200, "/none": 404, "/readyz": 200 })) {
+        const answer = await send(node.url + path, { headers: { authorization: `Bearer ${node.token}` } });
+        expect([path, answer.status, answer.headers["x-content-type-options"]]).toEqual([path, status, "nosniff"]);
+    }
     expect((await send(`${node.url}/`, { method: "POST" })).status).toBe(401);
 });
 

@@ -19,6 +19,7 @@ mod cors;
 mod crash;
 mod damage;
 mod data_owner;
+mod dead_letters;
 mod deleting;
 mod diagnostics;
 mod disk;

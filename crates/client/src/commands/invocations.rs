@@ -67,6 +67,9 @@ async fn list(args: &Invocations, kind: Kind, global: &Global) -> anyhow::Result
         }
         after = part.next;
     };
+    if let (true, Some(function)) = (found.is_empty(), &args.function) {
+        check_function(function, global).await?;
+    }
     if global.output == Format::Json {
         let found: Vec<_> = found.iter().map(as_json).collect();
         return output::json(&json!({ "invocations": found, "pending": pending, "dead": dead }));
@@ -251,6 +254,9 @@ async fn change(
         }
     }
     if ids.is_empty() {
+        if let Some(function) = &chosen.function {
+            check_function(function, global).await?;
+        }
         let of = chosen.function.as_ref().map(|function| format!(" of `{function}`")).unwrap_or_default();
         eprintln!("there is none{of}");
     }
@@ -262,6 +268,23 @@ async fn change(
             Exit::Failed,
             format!("{count} of {} failed; the first one: {first}", ids.len()),
         )),
+    }
+}
+
+/// Fails if no function has the name of which nothing was found: it is probably misspelt.
+async fn check_function(name: &str, global: &Global) -> anyhow::Result<()> {
+    let mut client = connection::connect(global).await?;
+    let request = edgefaas_api::control::ListRequest::default();
+    let response = client.list(request).await.map_err(|status| connection::failure(&status))?;
+    let apps = response.into_inner().apps;
+    match apps.iter().flat_map(|app| &app.functions).any(|function| function.name == name) {
+        true => Ok(()),
+        false => {
+            let text = format!(
+                "there is no function `{name}`, and no invocation of it; `edgefaas list` shows all"
+            );
+            Err(Failure::new(Exit::NotFound, text))
+        }
     }
 }
 

@@ -29,7 +29,7 @@ use std::time::Duration;
 
 #[cfg(feature = "dashboard")]
 use ::http::header::CACHE_CONTROL;
-use ::http::header::{AUTHORIZATION, SET_COOKIE};
+use ::http::header::{AUTHORIZATION, SET_COOKIE, X_CONTENT_TYPE_OPTIONS};
 use ::http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use axum::Router;
 use axum::body::Body;
@@ -150,6 +150,8 @@ impl Services {
                 }
             },
         };
+        // gRPC itself is nothing that a browser can ask for.
+        let is_for_browsers = !matches!(answer, Answer::Objects(_));
         async move {
             let mut response = match answer {
                 Answer::Refused(refused, body) => {
@@ -173,6 +175,9 @@ impl Services {
             };
             if let Some(cookie) = renewed {
                 response.headers_mut().insert(SET_COOKIE, cookie);
+            }
+            if is_for_browsers {
+                response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
             }
             Ok(response)
         }

@@ -11,7 +11,7 @@ use edgefaas_functions::registry::LiveFunction;
 use edgefaas_functions::topics::call_topic;
 use edgefaas_manifest::{HttpAuth, Trigger};
 use edgefaas_platform::is_loopback;
-use http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use http::header::{AUTHORIZATION, PROXY_AUTHORIZATION, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderValue};
 
 use super::response::{HttpReply, problem_reply};
@@ -139,8 +139,9 @@ impl GatewayAuth {
         triggers.max().map_or(self.default, |strictest| strictest.max(self.default))
     }
 
-    /// Authorises a request for a function. If `authorization` contains a token of the node, removes that header, and cookies of
-    /// sessions of the control port: functions must not see them.
+    /// Authorises a request for a function. If `authorization` contains a token of the node, removes that header. Removes cookies of
+    /// sessions of the control port, and `proxy-authorization`, which is for the proxies before the node (RFC 9110, section 11.7.2):
+    /// functions must not see them.
     ///
     /// # Errors
     /// Status 401 with a challenge, 403, or 400 for more than one `authorization` header.
@@ -151,6 +152,7 @@ impl GatewayAuth {
         headers: &mut HeaderMap,
     ) -> Result<Authorised, Refused> {
         remove_session_cookies(headers);
+        headers.remove(PROXY_AUTHORIZATION);
         let token = bearer(headers).map(str::to_owned);
         let values = headers.get_all(AUTHORIZATION);
         if values.iter().nth(1).is_some() {

@@ -228,6 +228,12 @@ async fn functions_see_no_form_of_a_token_of_the_node() {
         assert_eq!(status, 400, "{body}");
         assert!(!body.contains(token.as_str()));
     }
+    // Of the proxies before the node.
+    let source = "export default (event) => event.headers.get('proxy-authorization') ?? 'none'";
+    node.deploy_one("g", "triggers = [{ http = \"/proxied\", auth = \"none\" }]", source).await;
+    let request = Request::get("/proxied").header("proxy-authorization", "Basic x");
+    let response = node.send(request.body(Full::default()).unwrap()).await;
+    assert_eq!((response.status().as_u16(), text(&response)), (200, "none"));
 }
 
 /// A key pair and a token, by openssl.

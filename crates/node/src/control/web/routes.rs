@@ -10,7 +10,7 @@ use axum::{Extension, Router};
 use edgefaas_functions::problem::{MEDIA_TYPE, Problem};
 use http::header::{
     ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
-    IF_NONE_MATCH, REFERRER_POLICY, SET_COOKIE, VARY, X_CONTENT_TYPE_OPTIONS,
+    IF_NONE_MATCH, REFERRER_POLICY, SET_COOKIE, VARY,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use serde::{Deserialize, Serialize};
@@ -70,7 +70,6 @@ async fn page(uri: Uri, headers: HeaderMap) -> Response {
         (CACHE_CONTROL, "no-cache"),
         (VARY, "accept-encoding"),
         (CONTENT_SECURITY_POLICY, POLICY),
-        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (REFERRER_POLICY, "no-referrer"),
         (OPENER_POLICY, "same-origin"),
         (RESOURCE_POLICY, "same-origin"),
