@@ -37,15 +37,20 @@ fn echo(mut stream: TcpStream) {
     });
 }
 
-/// The shortest round trip of one byte. Others take longer when both cores are busy.
-fn round_trip(client: &mut TcpStream, count: usize) -> Duration {
-    let times = (0..count).map(|_| {
+/// The shortest round trip of one byte. Others take longer when both cores are busy: if all of `count` do, more are made.
+fn round_trip(client: &mut TcpStream, count: usize, most: Duration) -> Duration {
+    let begun = Instant::now();
+    let mut shortest = Duration::MAX;
+    for number in 0.. {
+        if number >= count && (shortest < most || begun.elapsed() > PATIENCE) {
+            break;
+        }
         let begun = Instant::now();
         client.write_all(&[1]).unwrap();
         client.read_exact(&mut [0]).unwrap();
-        begun.elapsed()
-    });
-    times.min().unwrap()
+        shortest = shortest.min(begun.elapsed());
+    }
+    shortest
 }
 
 #[test]
@@ -55,15 +60,16 @@ fn a_trunk_of_41_ms_each_way_makes_a_round_trip_of_82_ms() {
         network.trunk("north", "south").set(Conditions::delayed(Duration::from_millis(41)));
         let (mut client, server) = connection(&network, "a", "c");
         echo(server);
-        let took = round_trip(&mut client, 21);
-        println!("round trip between zones: {took:?}");
         let (least, most) = (Duration::from_millis(82), Duration::from_millis(84));
+        let took = round_trip(&mut client, 21, most);
+        println!("round trip between zones: {took:?}");
         assert!((least..most).contains(&took), "{took:?}");
         let (mut client, server) = connection(&network, "a", "b");
         echo(server);
-        let took = round_trip(&mut client, 1001);
+        let most = Duration::from_millis(2);
+        let took = round_trip(&mut client, 1001, most);
         println!("round trip in a zone: {took:?}");
-        assert!(took < Duration::from_millis(2), "{took:?}");
+        assert!(took < most, "{took:?}");
     });
 }
 
@@ -71,16 +77,27 @@ fn a_trunk_of_41_ms_each_way_makes_a_round_trip_of_82_ms() {
 fn a_rate_of_a_megabyte_a_second_is_one() {
     isolated(|| {
         const BYTES: usize = 3_000_000;
-        let network = network();
-        network.link("c").outbound().set(Conditions::default().with_rate(1_000_000));
-        let (mut client, mut server) = connection(&network, "c", "a");
-        let begun = Instant::now();
-        let sending = std::thread::spawn(move || client.write_all(&vec![7; BYTES]).map(|()| client));
-        server.read_exact(&mut vec![0; BYTES]).unwrap();
-        let rate = BYTES as f64 / begun.elapsed().as_secs_f64();
-        drop(sending.join().unwrap().unwrap());
-        println!("payload: {rate:.0} bytes a second");
-        assert!((900_000.0..1_100_000.0).contains(&rate), "{rate:.0} bytes a second");
+        let measured = || {
+            let network = network();
+            network.link("c").outbound().set(Conditions::default().with_rate(1_000_000));
+            let (mut client, mut server) = connection(&network, "c", "a");
+            let begun = Instant::now();
+            let sending = std::thread::spawn(move || client.write_all(&vec![7; BYTES]).map(|()| client));
+            server.read_exact(&mut vec![0; BYTES]).unwrap();
+            let rate = BYTES as f64 / begun.elapsed().as_secs_f64();
+            drop(sending.join().unwrap().unwrap());
+            println!("payload: {rate:.0} bytes a second");
+            assert!(rate < 1_100_000.0, "{rate:.0} bytes a second");
+            (network, rate)
+        };
+        let (mut network, mut rate) = measured();
+        // A pause of a thread makes a slower one, and never a faster one.
+        for _ in 0..4 {
+            if rate < 900_000.0 {
+                (network, rate) = measured();
+            }
+        }
+        assert!(rate >= 900_000.0, "{rate:.0} bytes a second");
         let sent = network.trunk("south", "north").outbound().traffic();
         assert!((BYTES as u64..BYTES as u64 * 11 / 10).contains(&sent.bytes), "{sent:?}");
         assert_eq!(network.link("b").inbound().traffic().packets, 0, "other hosts see nothing of it");
@@ -101,7 +118,12 @@ fn a_connection_waits_at_a_cut_and_goes_on_after_it() {
         server.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
         let error = server.read_exact(&mut byte).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut), "{error}");
-        assert!(trunk.outbound().traffic().cut > 0);
+        // TCP sends it again and again.
+        let begun = Instant::now();
+        while trunk.outbound().traffic().cut == 0 {
+            assert!(begun.elapsed() < PATIENCE, "nothing met the cut");
+            std::thread::yield_now();
+        }
         // The other zone is not concerned, and neither are loopback addresses of hosts behind the cut.
         drop(connection(&network, "a", "b"));
         let host = network.host("c");
@@ -164,20 +186,29 @@ fn losses_are_those_of_the_seed() {
 #[test]
 fn a_full_queue_drops() {
     isolated(|| {
-        let network = network();
         let bandwidth = Some(Bandwidth { bytes_per_second: 10_000, queue_bytes: 10_000 });
-        let outbound = network.link("a").outbound();
-        outbound.set(Conditions { bandwidth, ..Conditions::default() });
-        let host = network.host("a");
-        let socket = host.enter(|| UdpSocket::bind((host.address(), PORT)).unwrap());
-        for _ in 0..100 {
-            socket.send_to(&[0; 972], (network.host("c").address(), PORT)).unwrap();
+        let dropped = || {
+            let network = network();
+            let outbound = network.link("a").outbound();
+            outbound.set(Conditions { bandwidth, ..Conditions::default() });
+            let host = network.host("a");
+            let socket = host.enter(|| UdpSocket::bind((host.address(), PORT)).unwrap());
+            for _ in 0..100 {
+                socket.send_to(&[0; 972], (network.host("c").address(), PORT)).unwrap();
+            }
+            let begun = Instant::now();
+            while outbound.traffic().overflowed + outbound.traffic().packets < 100 {
+                assert!(begun.elapsed() < PATIENCE, "{:?}", outbound.traffic());
+                std::thread::yield_now();
+            }
+            outbound.traffic().overflowed
+        };
+        let mut counts = Vec::new();
+        // The queue sends on while the thread that fills it pauses.
+        while counts.len() < 5 && counts.last().is_none_or(|count| *count < 80) {
+            counts.push(dropped());
         }
-        let begun = Instant::now();
-        while outbound.traffic().overflowed < 80 {
-            assert!(begun.elapsed() < PATIENCE, "{:?}", outbound.traffic());
-            std::thread::yield_now();
-        }
+        assert!(counts.last().is_some_and(|count| *count >= 80), "of 100 packets {counts:?} were dropped");
     });
 }
 

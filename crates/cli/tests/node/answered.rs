@@ -15,6 +15,10 @@ use crate::support::{PATIENCE, Running};
 
 /// What a CI run has time for.
 const ROUNDS: u64 = 10;
+/// Rounds that may follow while fewer than [`ENOUGH`] calls were answered.
+const MORE_ROUNDS: u64 = 30;
+/// Fewer answered calls are no load.
+const ENOUGH: usize = 100;
 /// Clients that call at the same time.
 const CALLERS: usize = 8;
 /// Longer than a start takes to publish what is left over.
@@ -76,7 +80,10 @@ fn answered_calls_have_kept_changes_and_messages_after_kill_9() {
     session.leave().expect("leaves");
     node.kill();
     let (mut answered, mut lost) = (0, Vec::new());
-    for round in 0..rounds {
+    let mut round = 0;
+    // On a busy machine a node may be killed before it has answered anything: then there are more rounds.
+    while round < rounds || answered <= ENOUGH && round < rounds + MORE_ROUNDS {
+        round += 1;
         let node = Running::start(&data, &[]);
         let alive = Duration::from_micros(30_000 + random.below(300_000));
         let http = &node.http.clone();
@@ -113,9 +120,9 @@ fn answered_calls_have_kept_changes_and_messages_after_kill_9() {
         }
         node.kill();
     }
-    println!("{answered} answered calls over {rounds} kills");
+    println!("{answered} answered calls over {round} kills");
     assert!(lost.is_empty(), "of {answered} answered calls: {lost:#?}");
-    assert!(answered > 100, "there was a load: {answered} calls");
+    assert!(answered > ENOUGH, "there was a load: {answered} calls");
 }
 
 fn deploy(home: &Path, node: &Running) {

@@ -202,9 +202,10 @@ fn messages_go_both_ways_with_their_prefixes() {
         assert_eq!([here.message(), there.message()], ["both/end 1 0 end"; 2]);
         let status = eventually("all acknowledged", || {
             let status = bridge(&node);
-            (status["messages_out"] == 5).then_some(status)
+            // An acknowledged message leaves the queue a moment after it is counted.
+            (status["messages_out"] == 5 && status["queued"] == 0).then_some(status)
         });
-        assert_eq!((&status["messages_in"], &status["queued"]), (&4.into(), &0.into()), "{status}");
+        assert_eq!(status["messages_in"], 4, "{status}");
         let shown = node.ok(&["status"]);
         assert!(shown.contains("b to mqtt://127.0.0.1:"), "{shown}");
     }
@@ -323,7 +324,8 @@ fn wildcards_do_not_reach_the_nodes_own_topics() {
     call("site/$faas/fn/f/invoke", "a stranger");
     let status = eventually("the message", || {
         let status = bridge(&node);
-        (status["dropped"] == 1).then_some(status)
+        // It is counted before the reason is kept.
+        (status["dropped"] == 1 && status["last_error"].is_string()).then_some(status)
     });
     assert!(status["last_error"].as_str().unwrap().contains("$faas/fn/f/invoke"), "{status}");
     // Where an entry names the topic it is meant.

@@ -143,17 +143,26 @@ fn mosquittos_clients_have_what_they_ask_for() {
         for number in 0..10 {
             publish(&["-t", &format!("work/{number}"), "-m", "job"]);
         }
-        // The end is for everybody, and comes after the rest.
-        let mut jobs = Vec::new();
-        for (mut child, mut lines) in members {
-            ok(mosquitto(&node, "mosquitto_sub", version, &["-t", "none", "-E"]));
-            child_ends(&mut child);
-            let mut line = String::new();
-            while lines.read_line(&mut line).unwrap() > 0 {
-                jobs.extend(line.strip_prefix("message ").map(|line| line.trim_end().to_owned()));
-                line.clear();
-            }
-        }
+        // A job is acknowledged to its publisher before a member has it: what a member has not read is lost if it ends now.
+        let (job, printed) = std::sync::mpsc::channel();
+        let children = members.map(|(child, lines)| {
+            let job = job.clone();
+            std::thread::spawn(move || {
+                for line in lines.lines().map_while(Result::ok) {
+                    if let Some(text) = line.strip_prefix("message ") {
+                        let _ = job.send(text.trim_end().to_owned());
+                    }
+                }
+            });
+            child
+        });
+        drop(job);
+        let mut jobs: Vec<String> =
+            (0..10).map(|_| printed.recv_timeout(PATIENCE).expect("every job is done")).collect();
+        // The end is for everybody, and comes after the rest: none is done twice.
+        ok(mosquitto(&node, "mosquitto_sub", version, &["-t", "none", "-E"]));
+        children.into_iter().for_each(|mut child| child_ends(&mut child));
+        jobs.extend(printed);
         jobs.sort();
         let expected: Vec<String> = (0..10).map(|number| format!("work/{number} 1 0 job")).collect();
         assert_eq!(jobs, expected);
@@ -188,7 +197,7 @@ async fn rumqttc_v4(port: u16) {
     use rumqttc::{AsyncClient, Event, MqttOptions, Packet, QoS};
     let options = |id: &str, clean: bool| {
         let mut options = MqttOptions::new(id, "127.0.0.1", port);
-        options.set_clean_session(clean).set_keep_alive(Duration::from_secs(5));
+        options.set_clean_session(clean).set_keep_alive(Duration::from_secs(60));
         options
     };
     let (subscriber, mut events) = AsyncClient::new(options("rumqttc-4", false), 100);
@@ -231,7 +240,7 @@ async fn rumqttc_v5(port: u16) {
         let mut properties = ConnectProperties::new();
         properties.session_expiry_interval = (!clean).then_some(3600);
         options.set_clean_start(clean).set_connect_properties(properties);
-        options.set_keep_alive(Duration::from_secs(5));
+        options.set_keep_alive(Duration::from_secs(60));
         options
     };
     let (subscriber, mut events) = AsyncClient::new(options("rumqttc-5", false), 100);

@@ -168,8 +168,8 @@ fn unite(members: &[Member], home: &Path) {
     }
 }
 
-/// Adds to every node in turns until `stop`; gives what was acknowledged, by node.
-fn load(members: &[Member], round: u64, stop: &AtomicBool) -> Vec<BTreeSet<u64>> {
+/// Adds to every node in turns until `stop`; says when something is acknowledged, and gives what was, by node.
+fn load(members: &[Member], round: u64, begun: &AtomicBool, stop: &AtomicBool) -> Vec<BTreeSet<u64>> {
     let one = |(number, member): (usize, &Member)| {
         let mut acknowledged = BTreeSet::new();
         let mut next = round * 1_000_000;
@@ -178,6 +178,7 @@ fn load(members: &[Member], round: u64, stop: &AtomicBool) -> Vec<BTreeSet<u64>>
             next += 20;
             if member.add(&format!("s{number}"), &elements) {
                 acknowledged.extend(elements);
+                begun.store(true, Relaxed);
             }
         }
         acknowledged
@@ -264,16 +265,21 @@ fn nothing_acknowledged_is_lost_when_all_nodes_are_killed_at_once() {
     unite(&members, home.path());
     let mut acknowledged = vec![BTreeSet::new(); 3];
     for round in 0..3 {
-        let stop = AtomicBool::new(false);
+        let (begun, stop) = (AtomicBool::new(false), AtomicBool::new(false));
         let ids: Vec<_> =
             members.iter().map(|member| member.child.as_ref().unwrap().id().to_string()).collect();
         let added = std::thread::scope(|scope| {
             let killing = scope.spawn(|| {
                 std::thread::sleep(Duration::from_millis(700));
+                // On a busy machine nothing may be acknowledged by then.
+                let until = Instant::now() + PATIENCE;
+                while !begun.load(Relaxed) && Instant::now() < until {
+                    look_again();
+                }
                 Command::new("kill").arg("-KILL").args(&ids).status().expect("kill runs");
                 stop.store(true, Relaxed);
             });
-            let added = load(&members, round, &stop);
+            let added = load(&members, round, &begun, &stop);
             killing.join().unwrap();
             added
         });
@@ -315,7 +321,7 @@ fn nodes_on_a_bad_network_agree_after_one_was_cut_off() {
         })
         .collect();
     unite(&members, home.path());
-    let stop = AtomicBool::new(false);
+    let (begun, stop) = (AtomicBool::new(false), AtomicBool::new(false));
     let acknowledged = std::thread::scope(|scope| {
         let cutting = scope.spawn(|| {
             network.cut(1, true);
@@ -323,7 +329,7 @@ fn nodes_on_a_bad_network_agree_after_one_was_cut_off() {
             network.cut(1, false);
             stop.store(true, Relaxed);
         });
-        let acknowledged = load(&members, 0, &stop);
+        let acknowledged = load(&members, 0, &begun, &stop);
         cutting.join().unwrap();
         acknowledged
     });

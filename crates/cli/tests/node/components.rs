@@ -16,7 +16,7 @@ fn a_rust_function_that_misbehaves_is_contained_and_told() {
         ("panic", 500, "Function trapped", "src/lib.rs:"),
         ("exit", 500, "Function trapped", "exit code 1"),
         ("trap", 500, "Function trapped", "unreachable"),
-        ("loop", 504, "Function timed out", "300ms"),
+        ("loop", 504, "Function timed out", "3s"),
         ("memory", 500, "Function ran out of memory", "16777216"),
         ("stack", 500, "Function overflowed its stack", ""),
         ("large", 500, "Reply too large", "1048577"),

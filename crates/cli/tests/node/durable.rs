@@ -172,8 +172,9 @@ pub fn call_while_killed<T: Send + 'static>(
             .map(|client| {
                 let (http, stop, answered) = (node.http.clone(), stop.clone(), answered.clone());
                 let call = call.clone();
-                let left: Vec<u64> =
-                    (0..requests).filter(|n| n % 4 == client && !done.contains_key(n)).collect();
+                let left = (0..requests).filter(|n| n % 4 == client && !done.contains_key(n));
+                // Not all in one round, even if the thread that kills the node comes late.
+                let left: Vec<u64> = left.take(requests as usize / 16).collect();
                 std::thread::spawn(move || {
                     let mut done = Vec::new();
                     for number in left {
@@ -252,6 +253,7 @@ fn a_publish_that_was_acknowledged_runs_after_kill_9() {
         let until = Instant::now() + moment(round) + Duration::from_millis(50);
         // In the order of their packet identifiers, which is the order in which they were published.
         let (mut sent, mut next) = (std::collections::HashMap::new(), 0u64);
+        let before = acknowledged.len();
         for event in connection.iter() {
             match event {
                 Ok(Event::Outgoing(Outgoing::Publish(id))) => {
@@ -264,7 +266,8 @@ fn a_publish_that_was_acknowledged_runs_after_kill_9() {
                 Ok(_) => {}
                 Err(error) => panic!("{error}"),
             }
-            if Instant::now() > until && !acknowledged.is_empty() {
+            // However slow the machine is, some are acknowledged in each round.
+            if Instant::now() > until && acknowledged.len() >= before + 5 {
                 break;
             }
         }
