@@ -7,6 +7,8 @@ pub(crate) const HEARTBEAT_MS: u64 = 1_000;
 pub(crate) const SILENCE_MS: u64 = 4_000;
 /// The minimum between two heartbeats on a busy channel, which are for the round-trip time.
 const PROBE_MS: u64 = 5_000;
+/// This node stood still if a check comes so much later than it was due.
+const STALL_MS: u64 = 500;
 
 /// Liveness of one channel.
 #[derive(Debug)]
@@ -14,9 +16,11 @@ pub(crate) struct Liveness {
     reading: Reading,
     sent_at_ms: u64,
     probed_at_ms: u64,
+    /// Time of the next check at the latest.
+    check_at_ms: u64,
 }
 
-/// State of reading; the silence of a peer counts only while this node reads.
+/// State of reading; the silence of a peer counts only while this node reads, and does not stand still.
 #[derive(Debug, Clone, Copy)]
 enum Reading {
     /// The last bytes came at this time.
@@ -42,7 +46,12 @@ pub(crate) enum Due {
 impl Liveness {
     /// A channel on which both sides have just sent something.
     pub(crate) fn new(now_ms: u64) -> Self {
-        Self { reading: Reading::Active { received_at_ms: now_ms }, sent_at_ms: now_ms, probed_at_ms: 0 }
+        Self {
+            reading: Reading::Active { received_at_ms: now_ms },
+            sent_at_ms: now_ms,
+            probed_at_ms: 0,
+            check_at_ms: now_ms + HEARTBEAT_MS,
+        }
     }
 
     /// Something arrived, if only a part of a frame.
@@ -72,8 +81,22 @@ impl Liveness {
         self.reading = Reading::Active { received_at_ms: now_ms };
     }
 
-    /// The step that is due at this time.
-    pub(crate) fn due(&self, now_ms: u64) -> Due {
+    /// The step that is due at this time. The caller comes again at once, or when the time that it is told has come: if it comes
+    /// later, this node was paused or busy, and what its peer has sent meanwhile may wait to be read.
+    pub(crate) fn due(&mut self, now_ms: u64) -> Due {
+        let late_ms = now_ms.saturating_sub(self.check_at_ms);
+        if let (true, Reading::Active { received_at_ms }) = (late_ms >= STALL_MS, &mut self.reading) {
+            *received_at_ms = received_at_ms.saturating_add(late_ms).min(now_ms);
+        }
+        let due = self.step(now_ms);
+        self.check_at_ms = match due {
+            Due::Nothing { until_ms } => until_ms,
+            Due::Heartbeat | Due::Down => now_ms + HEARTBEAT_MS,
+        };
+        due
+    }
+
+    fn step(&self, now_ms: u64) -> Due {
         let down_at_ms = match self.reading {
             Reading::Active { received_at_ms } => received_at_ms.saturating_add(SILENCE_MS),
             Reading::Paused => u64::MAX,
@@ -106,6 +129,7 @@ mod tests {
         channel.sent(11_900);
         assert_eq!(channel.due(12_000), Due::Nothing { until_ms: 12_900 });
         channel.probed(12_900);
+        assert_eq!(channel.due(12_900), Due::Nothing { until_ms: 13_900 });
         channel.probed(13_900);
         assert_eq!(channel.due(13_999), Due::Nothing { until_ms: 14_000 });
         assert_eq!(channel.due(14_000), Due::Down);
@@ -122,8 +146,26 @@ mod tests {
         channel.probed(100_000);
         channel.resume(100_500);
         assert_eq!(channel.due(100_500), Due::Nothing { until_ms: 101_000 });
-        channel.probed(104_499);
+        for now_ms in [101_000, 102_000, 103_000, 104_000] {
+            assert_eq!(channel.due(now_ms), Due::Heartbeat);
+            channel.probed(now_ms);
+        }
         assert_eq!(channel.due(104_500), Due::Down);
+    }
+
+    #[test]
+    fn a_node_that_stood_still_hears_its_peers_before_it_blames_them() {
+        let mut channel = Liveness::new(0);
+        channel.probed(0);
+        assert_eq!(channel.due(0), Due::Nothing { until_ms: 1_000 });
+        // A pause of the machine of 8 seconds.
+        for now_ms in [9_000, 10_000, 11_000] {
+            assert_eq!(channel.due(now_ms), Due::Heartbeat);
+            channel.probed(now_ms);
+        }
+        assert_eq!(channel.due(12_000), Due::Down, "3 seconds more, with the one before the pause");
+        channel.received(9_100);
+        assert_eq!(channel.due(12_000), Due::Heartbeat, "what it sent has been read");
     }
 
     #[test]

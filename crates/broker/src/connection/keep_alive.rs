@@ -20,8 +20,10 @@ pub(super) struct KeepAlive {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Silence {
     WithinTimeout,
-    /// No packet came within the timeout. The buffer is checked once more for packets that have arrived meanwhile.
-    LastLook,
+    /// No packet came within the timeout. The buffer is checked once more for packets that have arrived meanwhile, until this time.
+    LastLook {
+        until: Instant,
+    },
 }
 
 impl KeepAlive {
@@ -43,7 +45,7 @@ impl KeepAlive {
 
     /// The client was not read until now, so its silence does not count.
     pub(super) fn restart(&mut self, now: Instant) {
-        self.last_packet = now;
+        self.packet(now);
     }
 
     /// Records that the broker starts or stops reading the client.
@@ -56,19 +58,23 @@ impl KeepAlive {
 
     /// Time at which the client has been silent for too long.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        let grace = match self.silence {
-            Silence::WithinTimeout => Duration::ZERO,
-            Silence::LastLook => LAST_LOOK,
-        };
-        self.timeout.map(|timeout| self.last_packet + timeout + grace)
+        let timeout = self.timeout?;
+        Some(match self.silence {
+            Silence::WithinTimeout => self.last_packet + timeout,
+            Silence::LastLook { until } => until,
+        })
     }
 
     /// Checks the deadline; gives the timeout if the client has been silent for too long, the last look included.
     pub(super) fn expired(&mut self, now: Instant) -> Option<Duration> {
         self.deadline().filter(|deadline| now >= *deadline)?;
-        match std::mem::replace(&mut self.silence, Silence::LastLook) {
-            Silence::WithinTimeout => None,
-            Silence::LastLook => self.timeout,
+        match self.silence {
+            Silence::WithinTimeout => {
+                // From now on: the whole node may have stood still since the deadline.
+                self.silence = Silence::LastLook { until: now + LAST_LOOK };
+                None
+            }
+            Silence::LastLook { .. } => self.timeout,
         }
     }
 }
@@ -87,6 +93,17 @@ mod tests {
         assert_eq!(keep_alive.expired(start + timeout), None);
         assert_eq!(keep_alive.deadline(), Some(start + timeout + LAST_LOOK));
         assert_eq!(keep_alive.expired(start + timeout + LAST_LOOK), Some(timeout));
+    }
+
+    #[test]
+    fn a_node_that_stood_still_looks_before_it_blames_the_client() {
+        let start = Instant::now();
+        let mut keep_alive = KeepAlive::new(10, start);
+        let awake = start + Duration::from_secs(60);
+        assert_eq!(keep_alive.expired(awake), None);
+        assert_eq!(keep_alive.deadline(), Some(awake + LAST_LOOK));
+        assert_eq!(keep_alive.expired(awake), None, "the last look goes on");
+        assert_eq!(keep_alive.expired(awake + LAST_LOOK), Some(Duration::from_secs(15)));
     }
 
     #[test]
