@@ -423,11 +423,12 @@ async fn relay<S: AsyncRead + AsyncWrite + Unpin>(
         link.remote_codec.encode(Packet::Unsubscribe(packet), &mut link.to_remote)?;
         link.unsubscribing = gone;
     }
-    if !filters.is_empty() {
+    if filters.is_empty() {
+        bridge.connected();
+    } else {
         let subscribe = Subscribe { pkid: SUBSCRIBE_PKID, filters, properties: None };
         link.remote_codec.encode(Packet::Subscribe(subscribe), &mut link.to_remote)?;
     }
-    bridge.connected();
     let ended = tokio::select! {
         ended = link.run(&mut local, &mut remote, inbound, keepalive) => ended,
         () = serving => Err(LinkError::Closed { peer: "this node's broker" }),
@@ -575,6 +576,8 @@ impl Link<'_> {
                 let ticket = self.bridges.broker.record(vec![self.bridge.identifier_record(pkid, false)]);
                 self.pending_acks.push_back((ticket, Packet::PubComp(PubComp::new(pkid, None))));
             }
+            // From now on it misses no message of the other broker.
+            Effect::Subscribed => self.bridge.connected(),
             Effect::Unsubscribed(reasons) => self.on_unsubscribed(&reasons),
             Effect::Acknowledge(packet) => self.pending_acks.push_back((None, packet)),
             Effect::Refused(reason) => self.bridge.message_lost(reason),

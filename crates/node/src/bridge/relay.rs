@@ -61,6 +61,8 @@ pub enum Effect {
     },
     /// Remove the recorded identifier, then send PUBCOMP.
     Release(u16),
+    /// The other broker has answered SUBSCRIBE.
+    Subscribed,
     /// The other broker has answered UNSUBSCRIBE, with a reason for each filter. MQTT 3.1.1 has no reasons: the list is empty and
     /// all filters are unsubscribed.
     Unsubscribed(Vec<UnsubAckReason>),
@@ -127,12 +129,13 @@ impl Relay<'_> {
             Packet::PubComp(ack) => {
                 vec![Effect::ToLocal(Packet::PubComp(PubComp::new(ack.pkid, None))), Effect::Delivered]
             }
-            Packet::SubAck(ack) => ack
-                .return_codes
-                .iter()
-                .filter(|code| !matches!(code, SubscribeReasonCode::Success(_)))
-                .map(|code| Effect::Refused(format!("a subscription was refused: {code:?}")))
-                .collect(),
+            Packet::SubAck(ack) => {
+                let codes = ack.return_codes.iter();
+                let refused = codes.filter(|code| !matches!(code, SubscribeReasonCode::Success(_)));
+                let refused =
+                    refused.map(|code| Effect::Refused(format!("a subscription was refused: {code:?}")));
+                refused.chain([Effect::Subscribed]).collect()
+            }
             Packet::UnsubAck(ack) => vec![Effect::Unsubscribed(ack.reasons)],
             Packet::Disconnect(end) => {
                 vec![Effect::End(format!("the other broker ended the connection: {:?}", end.reason_code))]
@@ -254,6 +257,8 @@ fn qos(qos: v5::QoS) -> QoS {
 
 #[cfg(test)]
 mod tests {
+    use rumqttc::v5::mqttbytes::v5::SubAck;
+
     use super::*;
     use crate::bridge::config::{BridgeQoS, Direction, TopicSection};
 
@@ -290,6 +295,18 @@ mod tests {
         assert_eq!(effects, [Effect::ToLocal(Packet::PubRec(PubRec::new(5, None)))]);
         let effects = relay.on_remote(Packet::PubComp(PubComp::new(5, None)));
         assert_eq!(effects, [Effect::ToLocal(Packet::PubComp(PubComp::new(5, None))), Effect::Delivered]);
+    }
+
+    #[test]
+    fn the_answer_to_a_subscription_makes_the_bridge_ready_and_its_refusals_are_told() {
+        let (topics, mut unreleased) = (topics(), HashSet::new());
+        let mut relay = relay(&topics, &mut unreleased, "n1");
+        let codes =
+            vec![SubscribeReasonCode::Success(v5::QoS::AtLeastOnce), SubscribeReasonCode::NotAuthorized];
+        let effects =
+            relay.on_remote(Packet::SubAck(SubAck { pkid: 9, return_codes: codes, properties: None }));
+        let [Effect::Refused(reason), Effect::Subscribed] = &effects[..] else { panic!("{effects:?}") };
+        assert!(reason.contains("NotAuthorized"), "{reason}");
     }
 
     #[test]
