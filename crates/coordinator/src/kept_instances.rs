@@ -1,6 +1,7 @@
 //! Records of instances whose end is kept: the key of their call, their outcome, and what a list shows of them. The
 //! durable queue keeps them beside the outcomes of functions.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use edgefaas_functions::durable::{
@@ -225,10 +226,13 @@ impl Coordinator {
         found: &mut Vec<InstanceView>,
     ) -> Result<u64, StoreError> {
         let mut more = 0;
+        // One that ends meanwhile is listed as it was.
+        let open: HashSet<Ulid> = found.iter().map(|view| view.id).collect();
         for ended in self.durable.ended_externals() {
             let EndedKey { finished_unix_ms, id, name } = ended?;
             // A failed instance that can be retried is listed with the running ones.
-            if workflow.is_some_and(|workflow| workflow != name) || self.find(id).is_some() {
+            let is_listed = open.contains(&id) || self.find(id).is_some();
+            if workflow.is_some_and(|workflow| workflow != name) || is_listed {
                 continue;
             }
             if key.is_none() && found.len() >= max {

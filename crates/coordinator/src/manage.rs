@@ -1,6 +1,7 @@
 //! Listing, showing, cancelling and retrying instances.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use edgefaas_functions::registry::LiveWorkflow;
 use edgefaas_state::store::StoreError;
@@ -50,7 +51,19 @@ pub enum ChangeError {
         /// The status of the instance.
         status: &'static str,
     },
+    /// The instance has failed, and its end is still not stored.
+    #[error(
+        "instance {id} has failed, and that is not stored yet: the disk is slow or full; try again later"
+    )]
+    NotStored {
+        /// The id of the instance.
+        id: String,
+    },
 }
+
+/// Maximum time for the end of a failed instance to be stored, before it can be changed, and the time between two looks.
+const END_WAIT: Duration = Duration::from_secs(5);
+const END_LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Instances that are cancelled at the same time.
 const CANCELLED_TOGETHER: usize = 64;
@@ -141,18 +154,41 @@ impl Coordinator {
     /// Cancels an instance. A failed instance is removed.
     ///
     /// # Errors
-    /// `Unknown` if no instance has this id, `Ended` if it has ended.
+    /// `Unknown` if no instance has this id, `Ended` if it has ended, `NotStored` if it has just failed and the disk is slow.
     pub async fn cancel_instance(self: &Arc<Self>, id: Ulid) -> Result<(), ChangeError> {
         let ended = |status| ChangeError::Ended { id: id.to_string(), status: Status::word(status) };
         let running = self.find(id).ok_or_else(|| self.no_change(id, ended))?;
-        let faulted = running.state.lock().instance.status() == Status::Faulted;
-        if faulted {
+        if self.is_stored_as_faulted(&running).await? {
+            if self.find(id).is_none() {
+                return Err(self.no_change(id, ended));
+            }
             self.drop_faulted(&running, self.cancelled_end(id)).await;
             self.ended.lock().cancelled(id);
         } else {
             self.advance(&running, Queued::now(Event::Cancel)).await;
         }
         Ok(())
+    }
+
+    /// True if the instance has failed. A turn shows its end before that is stored: a change waits for it, for it must not be stored
+    /// before the end.
+    async fn is_stored_as_faulted(&self, running: &Running) -> Result<bool, ChangeError> {
+        let since = Instant::now();
+        loop {
+            {
+                let state = running.state.lock();
+                if state.instance.status() != Status::Faulted {
+                    return Ok(false);
+                }
+                if matches!(state.end, End::Reported) {
+                    return Ok(true);
+                }
+            }
+            if since.elapsed() > END_WAIT {
+                return Err(ChangeError::NotStored { id: running.id.to_string() });
+            }
+            tokio::time::sleep(END_LOOK_INTERVAL).await;
+        }
     }
 
     /// Cancels all instances that have not ended of a workflow or an app, those that called others before them. Gives their number.
@@ -179,18 +215,20 @@ impl Coordinator {
     /// Retries the failed task.
     ///
     /// # Errors
-    /// `Unknown` if no instance has this id, `NotFaulted` if the instance has not failed, `NotKept` if only its end is left.
-    pub fn retry_instance(self: &Arc<Self>, id: Ulid) -> Result<(), ChangeError> {
+    /// `Unknown` if no instance has this id, `NotFaulted` if the instance has not failed, `NotKept` if only its end is left,
+    /// `NotStored` if it has just failed and the disk is slow.
+    pub async fn retry_instance(self: &Arc<Self>, id: Ulid) -> Result<(), ChangeError> {
         let running = self.find(id).ok_or_else(|| {
             self.no_change(id, |status| match status {
                 Status::Faulted => ChangeError::NotKept { id: id.to_string() },
                 status => ChangeError::NotFaulted { id: id.to_string(), status: status.word() },
             })
         })?;
+        self.is_stored_as_faulted(&running).await?;
         {
             let mut state = running.state.lock();
             let status = state.instance.status();
-            if status != Status::Faulted {
+            if status != Status::Faulted || matches!(state.end, End::Open { .. }) {
                 return Err(ChangeError::NotFaulted { id: id.to_string(), status: status.word() });
             }
             state.end = End::Open { waiter: None };

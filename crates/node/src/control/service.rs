@@ -352,7 +352,7 @@ impl Control for ControlService {
         let coordinator = &self.parts.coordinator;
         let changed = match request.change() {
             Change::Cancel => coordinator.cancel_instance(id).await,
-            Change::Retry => coordinator.retry_instance(id),
+            Change::Retry => coordinator.retry_instance(id).await,
             Change::Unspecified => {
                 return Err(Status::invalid_argument("the change is neither CANCEL nor RETRY"));
             }
@@ -362,6 +362,7 @@ impl Control for ControlService {
             ChangeError::NotFaulted { .. } | ChangeError::Ended { .. } | ChangeError::NotKept { .. } => {
                 Status::failed_precondition(error.to_string())
             }
+            ChangeError::NotStored { .. } => Status::unavailable(error.to_string()),
         })?;
         Ok(Response::new(proto::ChangeInstanceResponse {}))
     }
