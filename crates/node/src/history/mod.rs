@@ -131,13 +131,16 @@ impl History {
         happened.into_iter().for_each(|happened| self.events.add(happened));
     }
 
-    /// Takes the node as it is at its start: its apps and dead letters are no events.
-    fn begin(&self, facts: &Facts, seen: Seen) {
+    /// Takes the apps as they are at the node's start: they are no events.
+    fn begin_apps(&self, apps: BTreeMap<String, String>) {
+        self.state.lock().seen.apps = apps;
+    }
+
+    /// Takes the node as it is at its start: its dead letters are no events. Members and bridges that have connected meanwhile are.
+    fn begin(&self, facts: &Facts, dead: u64) {
         let mut state = self.state.lock();
         state.temperature_millicelsius = facts.temperature_millicelsius;
-        // Members and bridges that have connected meanwhile are.
-        let Seen { apps, dead, .. } = seen;
-        (state.seen.apps, state.seen.dead) = (apps, dead);
+        state.seen.dead = dead;
     }
 
     /// Adds events of deploys and removals.

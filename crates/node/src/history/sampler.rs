@@ -30,8 +30,10 @@ struct Totals {
 /// Looks at the node until `cancel` fires, then stores what is not stored yet.
 pub async fn run(parts: Arc<ControlParts>, clock: Clock, cancel: CancellationToken) {
     let history = parts.history.clone();
-    history.events.add(started(&parts));
+    // Before the start is said: what is deployed from then on is an event.
     let mut changes = parts.registry.changes();
+    history.begin_apps(live_apps(&parts));
+    history.events.add(started(&parts));
     // No due time: a test that advances the clock by days would stop at each of them. It wakes this task at its end.
     let sleeper = clock.sleeper();
     let Some(mut sampler) = Sampler::begin(parts.clone(), clock.clone()).await else { return };
@@ -93,7 +95,7 @@ impl Sampler {
         let (sensors, before) = tokio::task::spawn_blocking(move || {
             let sensors = Arc::new(Sensors::find());
             let facts = facts(&reading, sensors.highest_millicelsius());
-            reading.history.begin(&facts, seen(&reading, &facts));
+            reading.history.begin(&facts, seen(&reading, &facts).dead);
             (sensors, Totals::read(&reading, now))
         })
         .await
