@@ -28,6 +28,9 @@ const LOOKS: u32 = 20;
 const LOOK_INTERVAL: Duration = Duration::from_micros(50);
 /// Time between two rounds of looks.
 const ROUND_INTERVAL: Duration = Duration::from_millis(1);
+/// Rounds in a row that find a settled node before the clock moves for the first time. What was begun before may still be on its
+/// way: bytes in a socket, and a thread that has been woken for them and waits for a processor, which counts as parked.
+const FIRST_ROUNDS: u32 = 5;
 
 /// Advances the time of one node.
 pub struct Advance {
@@ -91,10 +94,11 @@ impl Advance {
         let held = control.hold();
         let began = held.now();
         let end = began + by;
-        let mut has_looked = false;
+        let (mut has_looked, mut rounds) = (false, FIRST_ROUNDS);
         loop {
             let advanced = held.now() - began;
-            let settled = self.settle(&held, within, besides).await;
+            let settled = self.settle(&held, rounds, within, besides).await;
+            rounds = 1;
             settled.map_err(|at_work| AdvanceError::AtWork { advanced, within, at_work })?;
             match held.next_due().filter(|due| *due <= end) {
                 Some(due) => held.move_to(due),
@@ -109,10 +113,23 @@ impl Advance {
         }
     }
 
-    /// Waits until the node has settled; returns what is at work if it has not within this time.
-    async fn settle(&self, held: &Held<'_>, within: Duration, besides: &str) -> Result<(), Vec<String>> {
+    /// Waits until so many rounds in a row have found that the node has settled; returns what is at work if it has not within this
+    /// time.
+    async fn settle(
+        &self,
+        held: &Held<'_>,
+        rounds: u32,
+        within: Duration,
+        besides: &str,
+    ) -> Result<(), Vec<String>> {
         let settling = async {
-            while !(held.is_quiet() && self.is_settled(besides).await && held.is_quiet()) {
+            let mut settled = 0;
+            loop {
+                let is_settled = held.is_quiet() && self.is_settled(besides).await && held.is_quiet();
+                settled = if is_settled { settled + 1 } else { 0 };
+                if settled == rounds {
+                    break;
+                }
                 tokio::time::sleep(ROUND_INTERVAL).await;
             }
         };
