@@ -18,6 +18,8 @@ test.describe("a node that is away", () => {
     test.use({ expectedErrors: /ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET|ERR_CONNECTION_CLOSED|ERR_INCOMPLETE_CHUNKED_ENCODING|ERR_FAILED/ });
 
     test("leaves the last figures in each view", async ({ page, node }) => {
+        // The node starts ten times.
+        test.slow();
         await deploy(node, { "edgefaas.toml": MANIFEST, "slow.js": SOURCE });
         const client = await connectClient(node, { clientId: "sensor", clean: false, properties: { sessionExpiryInterval: 3600 } });
         client.on("error", () => undefined);
@@ -47,6 +49,8 @@ test.describe("a node that is away", () => {
         await stays("messages/topics", "tanks/north", () => page.getByLabel("Search in the topics").fill("north"));
         await stays("invocations", "retrying", () => expect(page.getByRole("region", { name: "Pending invocations" })).toContainText("2 of 5"));
         await page.getByRole("region", { name: "Pending invocations" }).getByRole("link").first().click();
+        // The list has this text, too.
+        await expect(page).toHaveURL(/#\/invocations\/one\//);
         await expect(page.locator("main")).toContainText("slow/a");
         await stays(page.url().split("#/")[1] ?? "", "slow/a");
     });
@@ -96,6 +100,8 @@ test("an invocation that has ended leaves a hint beside its last state", async (
     await signIn(page, node);
     await page.goto(`${node.url}/#/invocations`);
     await page.getByRole("region", { name: "Pending invocations" }).getByRole("link").first().click();
+    // The list has this text, too.
+    await expect(page).toHaveURL(/#\/invocations\/one\//);
     await expect(page.locator("main")).toContainText("slow/a");
     await node.cli(["invocations", "discard", page.url().split("/").at(-1) ?? ""]);
     await expect(page.getByText("It may have ended")).toBeVisible();

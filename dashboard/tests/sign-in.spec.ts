@@ -138,7 +138,7 @@ test("sessions of two nodes on one host do not mix", async ({ page, node, contex
 });
 
 test.describe("a node that is killed", () => {
-    test.use({ expectedErrors: /ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET|ERR_CONNECTION_CLOSED/ });
+    test.use({ expectedErrors: /ERR_CONNECTION_REFUSED|ERR_EMPTY_RESPONSE|ERR_CONNECTION_RESET|ERR_CONNECTION_CLOSED|ERR_INCOMPLETE_CHUNKED_ENCODING|ERR_FAILED/ });
 
     test("is missed by its open page, which comes back with it", async ({ page, node }) => {
         await signIn(page, node);

@@ -22,10 +22,12 @@ fn run(folder: &Path, args: &[&str]) -> (i32, String, String) {
     (status.code().expect("the process was not killed"), text(stdout), text(stderr))
 }
 
-/// Address of a port that nobody listens on.
-fn closed_port() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().to_string()
+/// A port that nobody listens on, nor can while its socket is held.
+fn closed_port() -> (tokio::net::TcpSocket, String) {
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap().to_string();
+    (socket, address)
 }
 
 /// True if a test that needs the target can run; else it says so.
@@ -123,7 +125,7 @@ fn help_lists_commands_and_exit_codes() {
 fn no_node_is_3_and_says_where() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("hello.js"), "export default () => 1;\n").unwrap();
-    let address = closed_port();
+    let (_held, address) = closed_port();
     for args in [
         vec!["list"],
         vec!["status"],

@@ -147,7 +147,7 @@ async fn a_delayed_will_comes_after_its_delay() {
     drop(client);
     assert_eq!(watcher.text().await, "gone");
     let took = start.elapsed();
-    assert!((900..4000).contains(&took.as_millis()), "after {took:?}");
+    assert!((900..15_000).contains(&took.as_millis()), "after {took:?}");
     // Once.
     drop(Client::connect(&server, Connect::v5("mortal").resume().lasting()).await);
     tokio::time::sleep(Duration::from_millis(1300)).await;

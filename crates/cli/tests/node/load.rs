@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 const WINDOW: usize = 20;
 /// Longer than a loaded node takes to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Longer than a loaded node is held up in the middle of what it sends.
+const HELD_UP: Duration = Duration::from_secs(10);
 
 /// One connection.
 pub struct Connection {
@@ -275,14 +277,28 @@ impl Subscriber {
         self.got.iter().filter(|(of, _)| of == topic).map(|(_, number)| *number).collect()
     }
 
-    /// Takes messages until none came for so long; false if its session is gone.
-    pub fn run_until_quiet(&mut self, port: &str, quiet: Duration) -> io::Result<bool> {
+    /// Takes messages until none came for so long, and for [`HELD_UP`] while `all` says that some have not come; false if its
+    /// session is gone.
+    pub fn run_until_quiet(
+        &mut self,
+        port: &str,
+        quiet: Duration,
+        all: impl Fn(&Self) -> bool,
+    ) -> io::Result<bool> {
         let mut connection = Connection::open(port, "subscriber", false)?;
         if !connection.session_present {
             return Ok(false);
         }
-        while let Some((first_byte, body)) = connection.receive_within(quiet)? {
-            self.take(&mut connection, first_byte, &body)?;
+        let mut last = Instant::now();
+        loop {
+            match connection.receive_within(quiet)? {
+                Some((first_byte, body)) => {
+                    self.take(&mut connection, first_byte, &body)?;
+                    last = Instant::now();
+                }
+                None if all(self) || last.elapsed() > HELD_UP => break,
+                None => {}
+            }
         }
         connection.leave()?;
         Ok(true)

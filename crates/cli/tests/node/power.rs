@@ -12,11 +12,11 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::load::{Publisher, Random, Subscriber};
 use crate::recording::{CALLS, Recording};
-use crate::support::{Running, has, skipped};
+use crate::support::{PATIENCE, Running, has, look_again, skipped};
 
 /// What a CI run has time for.
 const CUTS: u64 = 16;
@@ -33,7 +33,7 @@ fn acknowledged_messages_survive_a_power_cut() {
     let home = tempfile::tempdir().unwrap();
     let data = home.path().join("data");
     let trace = home.path().join("trace");
-    let (publishers, recording) = record(&data, &trace, "");
+    let (publishers, recording) = record(&data, &trace, "", 11);
     let acks = recording.sent();
     assert!(recording.syncs() > 10 && acks.len() > 20, "there was a load, and it was synced");
     let mut acknowledged = 0;
@@ -68,7 +68,8 @@ fn a_power_cut_costs_messages_that_did_not_wait_for_the_disk() {
     let mut random = Random::seeded("EDGEFAAS_POWER_SEED");
     let home = tempfile::tempdir().unwrap();
     let config = "[broker]\nsync = \"never\"\n[store]\nsync_interval = \"1h\"\n";
-    let (publishers, recording) = record(&home.path().join("data"), &home.path().join("trace"), config);
+    let (data, trace) = (home.path().join("data"), home.path().join("trace"));
+    let (publishers, recording) = record(&data, &trace, config, 0);
     let acks = recording.sent();
     let (at, _, _) = acks.last().expect("there was a load");
     let sent: Vec<(&str, &[u8])> =
@@ -103,8 +104,8 @@ pub fn start_traced(data: &Path, trace: &Path, config: &str) -> (Child, String) 
     (child, ready)
 }
 
-/// Runs a node with this configuration under strace and a load on it, until it is killed.
-fn record(data: &Path, trace: &Path, config: &str) -> (Vec<Publisher>, Recording) {
+/// Runs a node with this configuration under strace and a load on it, until it is killed: not before it has synced so often.
+fn record(data: &Path, trace: &Path, config: &str, syncs: usize) -> (Vec<Publisher>, Recording) {
     let (mut child, ready) = start_traced(data, trace, config);
     let mqtt = ready.split_whitespace().find_map(|word| word.strip_prefix("mqtt=mqtt://"));
     let port = mqtt.and_then(|address| address.rsplit_once(':')).expect("a port").1.to_owned();
@@ -123,11 +124,24 @@ fn record(data: &Path, trace: &Path, config: &str) -> (Vec<Publisher>, Recording
             scope.spawn(move || publisher.run(port, finish));
         }
         std::thread::sleep(LOAD);
+        // A node that is traced takes its time on a busy machine. What it has not done in the end, the test says.
+        let since = Instant::now();
+        let has_load = |so_far: &Recording| so_far.syncs() >= syncs && so_far.sent().len() > 20;
+        while !has_load(&Recording::read(&whole_lines(trace), data)) && since.elapsed() < PATIENCE {
+            look_again();
+        }
         kill_traced(&mut child, trace);
         finish.store(true, Relaxed);
     });
     let text = std::fs::read_to_string(trace).expect("the trace");
     (publishers, Recording::read(&text, data))
+}
+
+/// What strace has written, without a line that it is writing.
+fn whole_lines(trace: &Path) -> String {
+    let mut text = std::fs::read_to_string(trace).expect("the trace");
+    text.truncate(text.rfind('\n').map_or(0, |end| end + 1));
+    text
 }
 
 /// `kill -9` of the node itself; strace ends with it.
@@ -146,17 +160,24 @@ fn check_cut(copy: &Path, publishers: &[Publisher], sent: &[(&str, &[u8])]) -> (
     if !subscribed {
         return (0, Vec::new());
     }
+    let missing = |publisher: &Publisher, got: &[u32]| -> Vec<u32> {
+        let numbers = acknowledged.iter().filter(|id| publisher.sent(**id)).map(|id| publisher.number(*id));
+        numbers.filter(|number| got.binary_search(number).is_err()).collect()
+    };
+    let all = |subscriber: &Subscriber| {
+        let is_here = |of: &Publisher| missing(of, &subscriber.numbers(&of.topic())).is_empty();
+        publishers.iter().all(is_here)
+    };
     let mut subscriber = Subscriber::resumed();
     let mut lost = Vec::new();
-    if !subscriber.run_until_quiet(&node.mqtt_port, Duration::from_millis(300)).expect("it stays connected")
-    {
+    let quiet = Duration::from_millis(300);
+    if !subscriber.run_until_quiet(&node.mqtt_port, quiet, all).expect("it stays connected") {
         lost.push("the subscriber's session".to_owned());
     }
     for publisher in publishers {
         let got = subscriber.numbers(&publisher.topic());
         assert!(got.is_sorted_by(|one, next| one < next), "{}: {got:?} in order, once", publisher.name);
-        let numbers = acknowledged.iter().filter(|id| publisher.sent(**id)).map(|id| publisher.number(*id));
-        let missing = numbers.filter(|number| got.binary_search(number).is_err());
+        let missing = missing(publisher, &got).into_iter();
         lost.extend(missing.map(|number| format!("{} {number} of {}", publisher.name, got.len())));
     }
     (acknowledged.len(), lost)

@@ -49,6 +49,25 @@ pub fn wait_until(node: &HostedNode<'_>, object: &str, due: u64) {
     }
 }
 
+/// Waits until so many occurrences that were due then or later have fired; gives all of these. A busy machine skips some.
+pub fn wait_for_occurrences(
+    node: &HostedNode<'_>,
+    object: &str,
+    from: u64,
+    least: usize,
+) -> Vec<(u64, u64)> {
+    let since = Instant::now();
+    loop {
+        let mut fired = occurrences(node, object);
+        fired.retain(|(due, _)| *due >= from);
+        if fired.len() >= least {
+            return fired;
+        }
+        assert!(since.elapsed() < PATIENCE, "{}: {fired:?} since {from}", node.name());
+        look_again();
+    }
+}
+
 const FUNCTIONS: usize = 8;
 const PERIOD_MS: u64 = 3_000;
 
@@ -70,13 +89,25 @@ fn what_a_lost_node_was_to_fire_is_fired_by_another_one() {
         let first = seen + 2 * PERIOD_MS;
         let last = first + 4 * PERIOD_MS;
         objects.iter().for_each(|object| wait_until(&nodes[0], object, last + PERIOD_MS));
-        for object in &objects {
-            let fired = occurrences(&nodes[0], object);
-            for due in (first..=last).step_by(PERIOD_MS as usize) {
-                let count = fired.iter().find(|(at, _)| *at == due).map_or(0, |(_, count)| *count);
-                assert_eq!(count, 1, "{object}, due at {due}, since {first}: {fired:?}");
+        let fired: Vec<_> = objects.iter().map(|object| occurrences(&nodes[0], object)).collect();
+        let mut whole = 0;
+        for due in (first..=last).step_by(PERIOD_MS as usize) {
+            let count = |of: &Vec<(u64, u64)>| {
+                let found = of.iter().find(|(at, _)| *at == due);
+                found.map_or(0, |(_, count)| *count)
+            };
+            let counts: Vec<u64> = fired.iter().map(count).collect();
+            // A node that is held up for longer than a period skips an occurrence, of all functions: they are due together.
+            if counts.iter().all(|count| *count == 0) {
+                continue;
             }
+            assert!(
+                counts.iter().all(|count| *count == 1),
+                "due at {due}, since {first}: {counts:?} {fired:?}"
+            );
+            whole += 1;
         }
+        assert!(whole >= 2, "since {first}: {fired:?}");
     });
 }
 
@@ -94,7 +125,17 @@ fn an_occurrence_fires_once_while_another_revision_arrives() {
         let file = Path::new(&folder).join("tick.js");
         let source = std::fs::read_to_string(&file).unwrap();
         let mut version = 0;
-        while newest(&nodes[0], &objects[0]) < first + 6000 {
+        let fired = |object: &String| {
+            let mut fired = occurrences(&nodes[0], object);
+            fired.retain(|(due, _)| *due >= first);
+            fired
+        };
+        let begun = Instant::now();
+        // A busy machine skips occurrences, and what another node has fired comes later.
+        while newest(&nodes[0], &objects[0]) < first + 6000
+            || objects.iter().any(|object| fired(object).len() < 3)
+        {
+            assert!(begun.elapsed() < PATIENCE, "{:?}", objects.iter().map(fired).collect::<Vec<_>>());
             version += 1;
             std::fs::write(&file, format!("{source} // {version}")).unwrap();
             // One node after another, at times also to one alone.
@@ -104,10 +145,7 @@ fn an_occurrence_fires_once_while_another_revision_arrives() {
         }
         println!("{version} deploys");
         for object in &objects {
-            let fired = occurrences(&nodes[0], object);
-            let fired: Vec<_> =
-                fired.iter().filter(|(due, _)| (first..first + 6000).contains(due)).collect();
-            // A busy machine may skip an occurrence.
+            let fired = fired(object);
             assert!(fired.len() >= 3 && fired.iter().all(|(_, count)| *count == 1), "{object}: {fired:?}");
         }
     });

@@ -3,14 +3,16 @@
 use serde_json::{Value, json};
 
 use crate::support::{PATIENCE, Running, look_again};
-use crate::workflows::{App, HEAD, parsed, publish, received, subscribe, subscribed, wait_for};
+use crate::workflows::{App, HEAD, publish, received, subscribe, subscribed, wait_for};
 
 /// The spans of an instance: names with their ids and status, in the order of their ids.
 fn spans(node: &Running, id: &str) -> Vec<(String, String, String)> {
-    let found = parsed(&node.ok(&["trace", id, "-o", "json"]));
+    // There are none before the first step is stored.
+    let found: Value =
+        serde_json::from_slice(&node.cli(&["trace", id, "-o", "json"]).stdout).unwrap_or_default();
     let text = |span: &Value, key: &str| span[key].as_str().unwrap().to_owned();
     let of = |span: &Value| (text(span, "span_id"), text(span, "name"), text(span, "status"));
-    let mut spans: Vec<_> = found["spans"].as_array().unwrap().iter().map(of).collect();
+    let mut spans: Vec<_> = found["spans"].as_array().into_iter().flatten().map(of).collect();
     spans.sort();
     spans
 }
@@ -50,8 +52,13 @@ do:
         ("/do/2/again", "on", &["flow waiting", "listen again waiting", "listen hold", "set a"]),
     ] {
         at(&node, task);
+        // The list shows a task before that is stored, and the trace after it.
+        let until = std::time::Instant::now() + PATIENCE;
+        while names(&spans(&node, &id)) != shown {
+            assert!(std::time::Instant::now() < until, "{:?} at {task}", spans(&node, &id));
+            look_again();
+        }
         let before = spans(&node, &id);
-        assert_eq!(names(&before), shown);
         node.kill();
         node = Running::start(&data, &[]);
         at(&node, task);

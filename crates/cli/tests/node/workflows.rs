@@ -101,6 +101,37 @@ pub(crate) fn wait_for(node: &Running, what: &str, mut fits: impl FnMut(&[Value]
     }
 }
 
+/// Waits until a durable instance listens in a task: the list shows it there before that is stored, and it hears nothing before.
+pub(crate) fn listens(node: &Running, id: &str, task: &str) {
+    let (name, until) = (json!(format!("listen {task}")), Instant::now() + PATIENCE);
+    let waits = |span: &Value| span["name"] == name && span["status"] == "waiting";
+    loop {
+        let output = node.cli(&["trace", id, "-o", "json"]);
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        if found["spans"].as_array().is_some_and(|spans| spans.iter().any(waits)) {
+            return;
+        }
+        assert!(Instant::now() < until, "{id} does not listen in `{task}`: {found}");
+        look_again();
+    }
+}
+
+/// Live and retryable instances of the first workflow of the first app, as the list counts them.
+fn counts(node: &Running) -> (Value, Value) {
+    let list = parsed(&node.ok(&["list", "-o", "json"]));
+    let flow = &list["apps"][0]["workflows"][0];
+    (flow["live"].clone(), flow["retryable"].clone())
+}
+
+/// Waits until the list counts so many: an instance that has ended is shown so before that is stored, and is counted after it.
+fn wait_for_counts(node: &Running, live: u64, retryable: u64) {
+    let until = Instant::now() + PATIENCE;
+    while counts(node) != (json!(live), json!(retryable)) {
+        assert!(Instant::now() < until, "{:?}", counts(node));
+        look_again();
+    }
+}
+
 #[test]
 fn map_reduce_inside_and_over_topics() {
     let home = tempfile::tempdir().unwrap();
@@ -153,9 +184,15 @@ fn silence_and_warmth_raise_alarms() {
     node.ok(&["deploy", example("silence").to_str().unwrap()]);
     let alarms = subscribe(&node, "alarms/#", 2);
     subscribed(&node, "alarms/#");
-    publish(&node, "sensors/attic/reading", r#"{"celsius": 25}"#, "1");
-    publish(&node, "sensors/attic/reading", r#"{"celsius": 31}"#, "1");
-    publish(&node, "sensors/attic/reading", r#"{"celsius": 32}"#, "1");
+    // At once: a pause of this test between them would be a silence.
+    let mut sensor = Command::new("mosquitto_pub")
+        .args(["-p", &node.mqtt_port, "-t", "sensors/attic/reading", "-q", "1", "-V", "mqttv5", "-l"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let readings = b"{\"celsius\": 25}\n{\"celsius\": 31}\n{\"celsius\": 32}\n";
+    std::io::Write::write_all(&mut sensor.stdin.take().unwrap(), readings).unwrap();
+    assert!(sensor.wait().unwrap().success());
     let alarms = received(alarms);
     let lines: Vec<&str> = alarms.lines().collect();
     assert_eq!(lines[0], r#"alarms/attic {"celsius":31}"#);
@@ -335,6 +372,7 @@ fn instances_are_listed_cancelled_retried_and_finish_on_their_definition() {
     };
     node.ok(&["workflow", "cancel", &third]);
     wait_for(&node, "one is cancelled", |found| found.len() == 2);
+    [&first, &second].into_iter().for_each(|id| listens(&node, id, "go"));
     publish(&node, "go", "1", "1");
     let found = wait_for(&node, "one fails", |found| found.len() == 1 && found[0]["status"] == "faulted");
     assert_eq!(found[0]["id"], json!(second));
@@ -349,11 +387,15 @@ fn instances_are_listed_cancelled_retried_and_finish_on_their_definition() {
     assert!(shown["error"]["detail"].as_str().unwrap().contains("not yet"), "{shown}");
     // A failed instance that is cancelled is so in the list and by itself.
     start(&node);
-    wait_for(&node, "another one waits", |found| found.iter().any(|one| one["status"] == "waiting"));
+    let waits = |found: &[Value]| found.iter().any(|one| one["status"] == "waiting");
+    let found = wait_for(&node, "another one waits", waits);
+    let another = found.iter().find(|one| one["status"] == "waiting").unwrap();
+    listens(&node, another["id"].as_str().unwrap(), "go");
     publish(&node, "go", "1", "1");
     let found = wait_for(&node, "both have failed", |found| {
         found.iter().filter(|one| one["status"] == "faulted").count() == 2
     });
+    wait_for_counts(&node, 0, 2);
     let fourth = found.iter().map(|one| one["id"].as_str().unwrap()).find(|id| *id != second).unwrap();
     node.ok(&["workflow", "cancel", fourth]);
     let shown = parsed(&node.ok(&["workflow", "show", fourth, "-o", "json"]));
@@ -366,15 +408,10 @@ fn instances_are_listed_cancelled_retried_and_finish_on_their_definition() {
     let node = Running::start(&data, &[]);
     wait_for(&node, "it is still there", |found| found.len() == 1 && found[0]["status"] == "faulted");
     // It has ended: the list counts it as one that can be retried, and not as a live one.
-    let counts = || {
-        let list = parsed(&node.ok(&["list", "-o", "json"]));
-        let flow = list["apps"][0]["workflows"][0].clone();
-        (flow["live"].clone(), flow["retryable"].clone())
-    };
-    assert_eq!(counts(), (json!(0), json!(1)));
+    wait_for_counts(&node, 0, 1);
     start(&node);
     wait_for(&node, "a new one waits", |found| found.iter().any(|one| one["status"] == "waiting"));
-    assert_eq!(counts(), (json!(1), json!(1)));
+    wait_for_counts(&node, 1, 1);
     let row = node.ok(&["list"]);
     assert!(row.contains("LIVE  RETRYABLE  COMPLETED"), "{row}");
     let found = wait_for(&node, "both are listed", |found| found.len() == 2);
@@ -383,7 +420,7 @@ fn instances_are_listed_cancelled_retried_and_finish_on_their_definition() {
     node.ok(&["invoke", "picky"]);
     node.ok(&["workflow", "retry", &second]);
     wait_for(&node, "it is done", <[Value]>::is_empty);
-    assert_eq!(counts(), (json!(0), json!(0)));
+    wait_for_counts(&node, 0, 0);
     let shown = parsed(&node.ok(&["workflow", "show", &second, "-o", "json"]));
     assert_eq!((&shown["status"], &shown["output"]), (&json!("completed"), &json!("done")), "{shown}");
     // Each instance's first step has had its effect once.
@@ -539,9 +576,10 @@ fn events_come_in_the_order_of_their_publisher() {
     node.ok(&["deploy", app.path()]);
     publish(&node, "$faas/wf/plain/invoke/p", "{}", "1");
     publish(&node, "$faas/wf/kept/invoke/k", "{}", "1");
-    wait_for(&node, "both listen", |found| {
+    let both = wait_for(&node, "both listen", |found| {
         found.iter().filter(|one| one["status"] == "waiting").count() == 2
     });
+    both.iter().for_each(|one| listens(&node, one["id"].as_str().unwrap(), "all"));
     let results = subscribe(&node, "$faas/wf/+/result/+", 2);
     subscribed(&node, "$faas/wf/+/result/+");
     let mut publisher = Command::new("mosquitto_pub")
@@ -733,7 +771,9 @@ fn the_budget_of_a_root_survives_a_kill() {
     wait_for(&node, "the root and three children wait", all_wait);
     node.kill();
     let node = Running::start(&data, &options);
-    wait_for(&node, "they are back", all_wait);
+    let back = wait_for(&node, "they are back", all_wait);
+    let root = back.iter().find(|one| one["workflow"] == "root").unwrap();
+    listens(&node, root["id"].as_str().unwrap(), "go");
     publish(&node, "go", "1", "1");
     wait_for(&node, "the fourth child is refused", |found| {
         found.iter().any(|one| {

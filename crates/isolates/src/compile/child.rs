@@ -250,11 +250,13 @@ mod tests {
 
     #[test]
     fn a_child_that_does_not_end_is_ended() {
-        let limit = Duration::from_millis(100);
-        for script in
-            ["exec sleep 1000", "exec >&-; exec sleep 1000", "echo 'at: f.js' >&2; exec sleep 1000"]
-        {
-            let error = shell(script, &[0; 1 << 20], limit).unwrap_err();
+        for (script, limit_ms) in [
+            ("exec sleep 1000", 100),
+            ("exec >&-; exec sleep 1000", 100),
+            // Time for the shell to start and say it.
+            ("echo 'at: f.js' >&2; exec sleep 1000", 3000),
+        ] {
+            let error = shell(script, &[0; 1 << 20], Duration::from_millis(limit_ms)).unwrap_err();
             let CompileError::TimedOut { at, .. } = error else { panic!("{error:?}") };
             assert_eq!(at.is_some(), script.contains("f.js"));
         }

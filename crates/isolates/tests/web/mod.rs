@@ -11,8 +11,6 @@ mod requests;
 mod standards;
 mod streams;
 
-use std::time::Duration;
-
 use edgefaas_isolates::{Limits, RunError};
 
 use crate::support::{Bench, call, graph};
@@ -26,8 +24,11 @@ async fn answer(bench: &Bench, body: &str) -> serde_json::Value {
 
 /// Why a handler with `body` fails.
 async fn failure(bench: &Bench, body: &str) -> RunError {
+    failure_within(bench, body, Limits::default()).await
+}
+
+async fn failure_within(bench: &Bench, body: &str, limits: Limits) -> RunError {
     let source = format!("export default async (event, context) => {{\n{body}\n}};");
     let program = bench.prepare(&graph("f.js", &source)).await.unwrap();
-    let limits = Limits { timeout: Duration::from_millis(500), ..Limits::default() };
     bench.run_within(&program, call(""), limits).await.result.unwrap_err()
 }

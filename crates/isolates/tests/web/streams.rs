@@ -1,9 +1,11 @@
 //! Readable, writable and transform streams.
 
-use edgefaas_isolates::{Reply, RunError};
+use std::time::Duration;
+
+use edgefaas_isolates::{Limits, Reply, RunError};
 use serde_json::json;
 
-use super::{answer, failure};
+use super::{answer, failure, failure_within};
 use crate::support::{Bench, call, graph};
 
 #[tokio::test]
@@ -219,9 +221,10 @@ async fn a_stream_that_fails_or_never_ends_fails_the_invocation() {
         error.to_string().lines().next().unwrap(),
         "TypeError: a body's stream must give bytes (Uint8Array), not a string; pipe it through a TextEncoderStream"
     );
-    let error = failure(
+    let error = failure_within(
         &bench,
         "return new Response(new ReadableStream({ async pull(c) { c.enqueue(new Uint8Array(0)); } }));",
+        Limits { timeout: Duration::from_millis(500), ..Limits::default() },
     )
     .await;
     assert!(matches!(error, RunError::TimedOut { .. }), "{error:?}");

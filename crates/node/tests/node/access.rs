@@ -407,6 +407,16 @@ async fn a_reload_ends_subscriptions_and_removes_users_but_keeps_connections() {
         }
     })
     .await;
+    // A connection looks at its subscriptions shortly after the reload.
+    in_time(async {
+        let of_a = || proto::ListQueuesRequest { filter: Some("a".into()), limit: 0 };
+        let is_subscribed =
+            |queues: &proto::ListQueuesResponse| queues.queues.iter().any(|queue| queue.subscribers > 0);
+        while is_subscribed(&node.control.list_queues(of_a()).await.unwrap().into_inner()) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
     ada.publish("a", "not any more").await;
     ada.publish("b", "still").await;
     assert_eq!(ada.message().await.payload, "still");

@@ -116,11 +116,21 @@ async fn writes_of_one_node_reach_the_others() {
     for node in &nodes {
         until(node, "sum", "n", &json!(150)).await;
     }
-    let seen = nodes[1].control.get_cluster(proto::GetClusterRequest {}).await.unwrap().into_inner();
+    // A connection of members that a busy machine has cut comes back.
+    let seen = in_time(async {
+        loop {
+            let seen =
+                nodes[1].control.get_cluster(proto::GetClusterRequest {}).await.unwrap().into_inner();
+            if seen.members.iter().all(|member| member.peer.is_some()) {
+                return seen;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
     assert_eq!((seen.name.as_str(), seen.has_key), ("n1", false));
-    let names: Vec<_> =
-        seen.members.iter().map(|member| (member.name.as_str(), member.peer.is_some())).collect();
-    assert_eq!(names, [("n0", true), ("n2", true)]);
+    let names: Vec<_> = seen.members.iter().map(|member| member.name.as_str()).collect();
+    assert_eq!(names, ["n0", "n2"]);
 }
 
 #[tokio::test]
@@ -279,12 +289,13 @@ async fn a_new_function_waits_for_its_objects_if_configured() {
         copies = 1
         recover = "before"
     "#;
-    nodes[0].deploy(manifest, &[("run", RUN)]).await;
+    // On one node alone: the other one has no interest in the objects before its own deploy.
+    nodes[0].deploy_here(manifest, &[("run", RUN)]).await;
     for number in 0..200 {
         update(&nodes[0], &format!("room-{number}"), "n", Operation::CounterAdd(number)).await.unwrap();
     }
     update(&nodes[0], "o", "n", Operation::CounterAdd(5)).await.unwrap();
-    nodes[1].deploy(manifest, &[("run", RUN)]).await;
+    nodes[1].deploy_here(manifest, &[("run", RUN)]).await;
     // The first invocation on this node sees the state of the other node.
     assert_eq!(reply_text(&nodes[1].invoke("run", "return o.counter('n').value()").await), "5");
 }

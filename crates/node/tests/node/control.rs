@@ -6,7 +6,7 @@ use http::{Request, StatusCode};
 use http_body_util::Full;
 use tonic::Code;
 
-use crate::support::{Mqtt5, TestNode, channel, client, in_time, send};
+use crate::support::{HeldServer, Mqtt5, TestNode, channel, client, in_time, send};
 
 #[tokio::test]
 async fn only_health_needs_no_token() {
@@ -51,7 +51,17 @@ async fn the_queue_monitor_counts_messages_of_each_filter() {
     }
     let list =
         |filter: Option<&str>| proto::ListQueuesRequest { filter: filter.map(str::to_owned), limit: 0 };
-    let queues = in_time(node.control.list_queues(list(None))).await.unwrap().into_inner();
+    // A message may have arrived shortly before it is counted.
+    let queues = in_time(async {
+        loop {
+            let queues = node.control.list_queues(list(None)).await.unwrap().into_inner();
+            if queues.queues.iter().any(|queue| queue.messages_in >= 2 && queue.messages_out >= 2) {
+                return queues;
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
     let [queue] = &queues.queues[..] else { panic!("one filter: {queues:?}") };
     assert_eq!(
         (queue.filter.as_str(), queue.subscribers, queue.messages_in, queue.messages_out, queue.waiting),
@@ -230,20 +240,23 @@ async fn one_address_does_not_take_all_tls_handshakes() {
 #[tokio::test]
 async fn a_node_that_stops_finishes_running_invocations_and_accepts_no_new_ones() {
     let mut node = TestNode::start().await;
-    let source = "export default (e) => new Promise((done) => setTimeout(() => done('finished'), 500))";
-    node.deploy_one("slow", "", source).await;
+    let mut server = HeldServer::start().await;
+    let source = format!(
+        "export default async () => {{
+            await fetch('http://{}/');
+            return new Promise((done) => setTimeout(() => done('finished'), 500));
+        }}",
+        server.address
+    );
+    node.deploy_one("slow", &format!("permissions = {{ http = [\"{}\"] }}", server.address), &source).await;
     let address = node.addresses.http;
     let slow = tokio::spawn(async move {
         send(address, Request::get("/fn/slow").body(Full::default()).unwrap()).await
     });
-    in_time(async {
-        while node.control.status(proto::StatusRequest {}).await.unwrap().into_inner().isolates_running == 0
-        {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    // It runs, and goes on when the stop has begun.
+    server.requested(1).await;
     node.begin_stop();
+    server.open();
     let response = in_time(slow).await.unwrap();
     assert_eq!(response.body(), "finished");
     node.stop().await;

@@ -7,7 +7,7 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 
 use crate::durable::{ASYNC, post_with};
-use crate::support::{Bearer, Mqtt5, PATIENCE, TestNode, channel, json, text};
+use crate::support::{Bearer, Mqtt5, PATIENCE, TestNode, channel, in_time, json, text};
 
 type Client = proto::invocations_client::InvocationsClient<InterceptedService<Channel, Bearer>>;
 
@@ -128,6 +128,8 @@ async fn dead_letters_are_paged_by_function_and_discarded() {
     }
     let mut operator = client(&node).await;
     dead(&mut operator, 10).await;
+    // A dead letter can be read shortly before its invocation leaves the queue.
+    in_time(async { while list(&mut operator, true).await.pending > 0 {} }).await;
     let mut pages = Vec::new();
     let mut after = String::new();
     loop {

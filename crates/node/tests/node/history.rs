@@ -27,6 +27,22 @@ async fn events(history: &mut HistoryClient) -> Vec<Event> {
     events
 }
 
+/// Waits for the first sample. What changes before the node first looks at itself is neither an event nor a failure.
+async fn until_sampled(time: &Advance, history: &mut HistoryClient) {
+    advance(time, 5).await;
+    in_time(async {
+        while samples(history, false).await.is_empty() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+}
+
+/// True for what the node does itself. The machine of the test may have warnings of its own.
+fn is_done(event: &Event) -> bool {
+    !event.kind.starts_with("warning")
+}
+
 fn has(events: &[Event], kind: &str, subject: &str) -> bool {
     events.iter().any(|event| event.kind == kind && event.subject == subject)
 }
@@ -42,11 +58,12 @@ async fn warnings(node: &mut TestNode) -> Vec<proto::Warning> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn samples_are_kept_over_a_restart() {
     let (mut node, time) = TestNode::start_timed().await;
+    let mut history = node.history().await;
+    until_sampled(&time, &mut history).await;
     node.deploy_one("f", "", "export default () => 1").await;
     for _ in 0..3 {
         node.invoke("f", "").await;
     }
-    let mut history = node.history().await;
     // The sample of the step in which a coarse one ends, and that of the next one.
     advance(&time, 300).await;
     advance(&time, 300).await;
@@ -71,23 +88,32 @@ async fn samples_are_kept_over_a_restart() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn events_tell_what_happened() {
-    let (mut node, _time) = TestNode::start_timed().await;
+    let (mut node, time) = TestNode::start_timed().await;
     let mut history = node.history().await;
+    until_sampled(&time, &mut history).await;
     let request = EventsRequest { follow: true, tail: 0 };
     let mut stream = in_time(history.events(request)).await.expect("the events").into_inner();
-    let first = in_time(stream.message()).await.unwrap().unwrap();
+    let mut next = async || loop {
+        let event = in_time(stream.message()).await.unwrap().unwrap();
+        if is_done(&event) {
+            break event;
+        }
+    };
+    let first = next().await;
     assert_eq!((first.number, first.kind.as_str()), (1, "start"));
     node.deploy_one("f", "", "export default () => 1").await;
-    let deploy = in_time(stream.message()).await.unwrap().unwrap();
+    let deploy = next().await;
     assert_eq!((deploy.kind.as_str(), deploy.subject.as_str()), ("deploy", "f"));
     node.deploy_one("f", "", "export default () => 2").await;
-    let deploy = in_time(stream.message()).await.unwrap().unwrap();
+    let deploy = next().await;
     assert!(deploy.text.contains(" in place of "), "{deploy:?}");
     let remove = proto::RemoveRequest { app: "f".into(), ..Default::default() };
     in_time(node.control.remove(remove)).await.expect("it is removed");
-    let removed = in_time(stream.message()).await.unwrap().unwrap();
-    assert_eq!((removed.number, removed.kind.as_str()), (4, "remove"));
-    assert_eq!(events(&mut history).await.len(), 4);
+    let removed = next().await;
+    assert_eq!(removed.kind, "remove");
+    let all = events(&mut history).await;
+    assert!(all.iter().map(|event| event.number).eq(1..=all.len() as u64), "{all:?}");
+    assert_eq!(all.iter().filter(|event| is_done(event)).count(), 4, "{all:?}");
     // The stream ends with the node.
     node.begin_stop();
     while in_time(stream.message()).await.is_ok_and(|event| event.is_some()) {}
@@ -96,20 +122,36 @@ async fn events_tell_what_happened() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn events_are_kept_over_a_restart() {
     let (mut node, time) = TestNode::start_timed().await;
+    let mut history = node.history().await;
+    until_sampled(&time, &mut history).await;
     node.deploy_one("f", "", "export default () => 1").await;
-    let before = loop {
-        let before = events(&mut node.history().await).await;
-        if has(&before, "deploy", "f") {
-            break before;
+    let before = in_time(async {
+        loop {
+            let before = events(&mut history).await;
+            if has(&before, "deploy", "f") {
+                return before;
+            }
         }
-    };
+    })
+    .await;
     drop(time);
     let node = TestNode::start_in(node.stop().await, |_| {}).await.expect("it starts again");
-    let after = events(&mut node.history().await).await;
+    let mut history = node.history().await;
+    let after = in_time(async {
+        loop {
+            let after = events(&mut history).await;
+            if after.iter().skip(before.len()).any(|event| event.kind == "start") {
+                return after;
+            }
+        }
+    })
+    .await;
     assert!(after.starts_with(&before), "{before:?} {after:?}");
-    let [stop, start] = &after[before.len()..] else { panic!("two more: {after:?}") };
+    let more: Vec<_> = after[before.len()..].iter().filter(|event| is_done(event)).collect();
+    let [stop, start] = more[..] else { panic!("two more: {after:?}") };
     assert_eq!((stop.kind.as_str(), start.kind.as_str()), ("stop", "start"));
-    assert_eq!(start.number, before.len() as u64 + 2);
+    assert_eq!(start.number, stop.number + 1);
+    assert!(after.iter().map(|event| event.number).eq(1..=after.len() as u64), "{after:?}");
     assert!(start.text.ends_with("with 1 app"), "{start:?}");
 }
 
@@ -117,6 +159,8 @@ async fn events_are_kept_over_a_restart() {
 async fn a_function_that_fails_is_a_warning_with_a_remedy() {
     let (mut node, time) = TestNode::start_timed().await;
     assert_eq!(warnings(&mut node).await, []);
+    let mut history = node.history().await;
+    until_sampled(&time, &mut history).await;
     let source = "export default () => { throw new Error('no') }";
     node.deploy(&manifest_of("bad", "secrets = [\"key\"]"), &[("bad", source)]).await;
     for _ in 0..5 {
@@ -130,7 +174,6 @@ async fn a_function_that_fails_is_a_warning_with_a_remedy() {
     assert!(secret.remedy.contains("edgefaas secrets set --app bad key"), "{secret:?}");
 
     advance(&time, 10).await;
-    let mut history = node.history().await;
     let happened = events(&mut history).await;
     assert!(has(&happened, "warning", "function-failing"), "{happened:?}");
     let since = warnings(&mut node).await[0].since_unix_ms;

@@ -99,7 +99,7 @@ async fn no_clock_decides_about_calls_and_deploys() {
     let token = token(&mut nodes[0]).await;
     join(&mut ahead, &token, "ahead").await.unwrap();
     let node = &mut nodes[0];
-    let manifest = manifest_of("run", "placement = \"far\"\nlimits = { timeout = \"1s\" }");
+    let manifest = manifest_of("run", "placement = \"far\"\nlimits = { timeout = \"5s\" }");
     // The node whose clock is ahead deploys first, with the later time.
     ahead.deploy(&manifest, &[("run", "export default () => 'first'")]).await;
     in_time(async { while node.control.invoke(invoke()).await.is_err() {} }).await;

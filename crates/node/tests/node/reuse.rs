@@ -62,7 +62,7 @@ async fn an_instance_that_failed_is_not_reused() {
                 default: return n;
             }
         }";
-    let extra = format!("{REUSE}\nlimits = {{ timeout = \"500ms\", memory = \"32MiB\" }}");
+    let extra = format!("{REUSE}\nlimits = {{ timeout = \"5s\", memory = \"32MiB\" }}");
     node.deploy_one("f", &extra, source).await;
     let say = async |what: &'static str| {
         let answer = node.post("/fn/f", what).await;

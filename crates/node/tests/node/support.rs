@@ -17,7 +17,9 @@ use edgefaas_node::{Addresses, Advance, BuildError, ClockControl, Node, Platform
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -297,6 +299,48 @@ pub fn failure(response: &proto::InvokeResponse) -> &proto::Failure {
 
 pub async fn in_time<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, work).await.expect("the step exceeds its timeout")
+}
+
+/// A server that holds its answers back until it is opened: functions that ask it run for as long as the test wants.
+pub struct HeldServer {
+    pub address: SocketAddr,
+    requests: watch::Receiver<usize>,
+    opened: CancellationToken,
+}
+
+impl HeldServer {
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let opened = CancellationToken::new();
+        let (counting, requests) = watch::channel(0);
+        let open = opened.clone();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let (counting, open) = (counting.clone(), open.clone());
+                tokio::spawn(async move {
+                    let mut request = [0; 4096];
+                    let _ = stream.read(&mut request).await;
+                    counting.send_modify(|count| *count += 1);
+                    open.cancelled().await;
+                    let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\nconnection: close\r\n\r\nx";
+                    let _ = stream.write_all(answer).await;
+                });
+            }
+        });
+        Self { address, requests, opened }
+    }
+
+    /// Waits until so many requests have come.
+    pub async fn requested(&mut self, count: usize) {
+        let come = in_time(self.requests.wait_for(|requests| *requests >= count)).await;
+        drop(come.expect("the server runs"));
+    }
+
+    /// Answers all requests, also later ones.
+    pub fn open(&self) {
+        self.opened.cancel();
+    }
 }
 
 #[derive(Clone)]

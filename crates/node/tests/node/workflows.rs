@@ -99,8 +99,15 @@ async fn nothing_is_billed_twice() {
     assert_eq!(status.isolates_running, 0);
     let reply = node.post("/fn/done", "").await;
     assert_eq!(reply.body().as_ref(), b"done");
-    publish(&node, "go", b"1").await;
-    for reply in all.await {
+    // An instance may wait before its `listen` hears, so `go` is sent again.
+    let replies = loop {
+        publish(&node, "go", b"1").await;
+        if let Ok(replies) = tokio::time::timeout(std::time::Duration::from_millis(100), &mut all).await {
+            break replies;
+        }
+        assert!(Instant::now() < until, "all instances end");
+    };
+    for reply in replies {
         assert_eq!(json(&reply), json!("done"));
     }
     // Only runs are billed: two for each instance, and the separate one.
@@ -537,7 +544,7 @@ async fn instances_that_fill_the_memory_still_receive_their_events() {
         let until = Instant::now() + PATIENCE;
         // Each has come to its `listen` by now, or will be there when the message is sent again. It is refused while earlier
         // ones are in flight.
-        while counts(&mut node, "waits").await.1 < started {
+        while counts(&mut node, "waits").await != (started, started, 0) {
             let reason = publish("go", "x".repeat(20_000)).await;
             assert!(
                 Instant::now() < until,
@@ -545,8 +552,10 @@ async fn instances_that_fill_the_memory_still_receive_their_events() {
                 counts(&mut node, "waits").await
             );
         }
-        assert_eq!(counts(&mut node, "waits").await, (started, started, 0));
-        assert_ne!(publish("begin", "1".into()).await, PubAckReason::QuotaExceeded);
+        // The memory of the last ones is given back shortly after their end.
+        while publish("begin", "1".into()).await == PubAckReason::QuotaExceeded {
+            assert!(Instant::now() < until, "there is room again");
+        }
     }
 }
 
@@ -593,7 +602,8 @@ const LONG: &str = "[range(20000) | tostring | length] | length > 0";
 async fn a_slow_filter_does_not_delay_others() {
     use rumqttc::v5::mqttbytes::v5::Packet;
     use rumqttc::v5::{AsyncClient, Event, MqttOptions, mqttbytes::QoS};
-    const EVENTS: usize = 50;
+    // So many that the filters compute for longer than this test may have to wait for a processor.
+    const EVENTS: usize = 200;
     let mut node = TestNode::start().await;
     let on = |subject: &str, data: &str| {
         format!(
@@ -638,8 +648,10 @@ async fn a_slow_filter_does_not_delay_others() {
             break;
         }
     }
-    let begun = counts(&mut node, "slow").await.0 + counts(&mut node, "keyed").await.0;
-    assert!(begun < EVENTS as u64, "a message waited for {begun} filters");
+    for name in ["slow", "keyed"] {
+        let begun = counts(&mut node, name).await.0;
+        assert!(begun < EVENTS as u64, "a message waited for {begun} filters of `{name}`");
+    }
     let until = Instant::now() + PATIENCE;
     for name in ["quick", "ruled"] {
         while counts(&mut node, name).await.1 == 0 {

@@ -63,7 +63,7 @@ async fn a_cut_link_is_noticed_and_mended() {
     // The node that notices second may see the first one's close, through another address.
     assert!(reason == DownReason::Silent || other == DownReason::Silent, "{reason} {other}");
     let took = started.elapsed();
-    assert!(took >= Duration::from_millis(2_500) && took <= Duration::from_millis(5_500), "{took:?}");
+    assert!(took >= Duration::from_millis(2_500) && took <= Duration::from_secs(8), "{took:?}");
     relay.cut.store(false, Ordering::SeqCst);
     tokio::join!(a.wait_up(2), b.wait_up(1));
 }
@@ -83,7 +83,7 @@ fn a_killed_node_is_down_and_comes_back() {
         victims.shutdown_background();
         let reason = runtime.block_on(a.wait_down(2));
         assert!(matches!(reason, DownReason::Lost | DownReason::Silent), "{reason}");
-        assert!(started.elapsed() <= Duration::from_millis(5_500), "{kind:?}: {:?}", started.elapsed());
+        assert!(started.elapsed() <= Duration::from_secs(8), "{kind:?}: {:?}", started.elapsed());
         let mut again = runtime.block_on(start(Options { incarnation: 1, ..of_b }));
         runtime.block_on(async { tokio::join!(a.wait_up(2), again.wait_up(1)) });
         assert_eq!(a.handle.peers()[0].incarnation, 1);

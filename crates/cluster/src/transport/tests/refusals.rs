@@ -78,11 +78,20 @@ pub(super) struct Cluster {
 
 impl Cluster {
     pub(super) async fn start(kind: TransportKind) -> Self {
+        Self::start_with(kind, |options| options).await
+    }
+
+    /// For tests that wait until a peer has been silent for too long.
+    async fn start_impatient(kind: TransportKind) -> Self {
+        let impatient = |options: Options| Options { handshake_timeout: Duration::from_secs(2), ..options };
+        Self::start_with(kind, impatient).await
+    }
+
+    async fn start_with(kind: TransportKind, with: impl Fn(Options) -> Options) -> Self {
         let key = ClusterKey::generate();
-        let quick = |id| Options { handshake_timeout: Duration::from_millis(500), ..options(&key, id) };
-        let mut a = start(quick(1)).await;
+        let mut a = start(with(options(&key, 1))).await;
         let at = a.address(kind);
-        let mut b = start(Options { bootstrap: vec![at.clone()], ..quick(2) }).await;
+        let mut b = start(Options { bootstrap: vec![at.clone()], ..with(options(&key, 2)) }).await;
         a.wait_up(2).await;
         b.wait_up(1).await;
         Self { key, a, b, at }
@@ -156,7 +165,7 @@ async fn who_has_no_good_certificate_is_told_so() {
 }
 
 async fn who_talks_nonsense_is_refused(kind: TransportKind) {
-    let mut cluster = Cluster::start(kind).await;
+    let mut cluster = Cluster::start_impatient(kind).await;
     let nonsense: [(Refusal, &[u8]); 6] = [
         (Refusal::TooLarge, b"GET / HTTP/1.1\r\n\r\n"),
         (Refusal::TooLarge, &[0xff; 64]),
@@ -261,7 +270,7 @@ async fn unknown_peers_have_their_share_and_members_come_in_all_the_same() {
 
 #[tokio::test]
 async fn who_says_nothing_is_cut_off() {
-    let mut cluster = Cluster::start(TransportKind::Tcp).await;
+    let mut cluster = Cluster::start_impatient(TransportKind::Tcp).await;
     // A connection without a stream, and bytes that are not even libp2p.
     let identity = Identity::generate();
     let mut swarm = silent_swarm(&identity);
