@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use edgefaas_workflow::Status;
 use ulid::Ulid;
 
+use super::event_queue::Turns;
 use super::instance::Running;
 use super::run_state::{RunState, WorkflowResult};
 
@@ -108,9 +109,15 @@ impl Running {
         view
     }
 
-    /// Current view, with or without its data.
+    /// Current view, with or without its data. During a turn the instance runs: what the turn has led to holds when it is stored, and
+    /// an instance that waits hears its events from then on.
     pub(crate) fn view(&self, whole: bool) -> InstanceView {
-        self.view_of(&self.state.lock(), whole)
+        let state = self.state.lock();
+        let mut view = self.view_of(&state, whole);
+        if matches!(state.turns, Turns::Busy { .. }) && view.status != Status::Pending {
+            view.status = Status::Running;
+        }
+        view
     }
 
     fn view_of(&self, state: &RunState, whole: bool) -> InstanceView {

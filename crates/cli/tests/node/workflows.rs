@@ -101,21 +101,6 @@ pub(crate) fn wait_for(node: &Running, what: &str, mut fits: impl FnMut(&[Value]
     }
 }
 
-/// Waits until a durable instance listens in a task: the list shows it there before that is stored, and it hears nothing before.
-pub(crate) fn listens(node: &Running, id: &str, task: &str) {
-    let (name, until) = (json!(format!("listen {task}")), Instant::now() + PATIENCE);
-    let waits = |span: &Value| span["name"] == name && span["status"] == "waiting";
-    loop {
-        let output = node.cli(&["trace", id, "-o", "json"]);
-        let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-        if found["spans"].as_array().is_some_and(|spans| spans.iter().any(waits)) {
-            return;
-        }
-        assert!(Instant::now() < until, "{id} does not listen in `{task}`: {found}");
-        look_again();
-    }
-}
-
 /// Live and retryable instances of the first workflow of the first app, as the list counts them.
 fn counts(node: &Running) -> (Value, Value) {
     let list = parsed(&node.ok(&["list", "-o", "json"]));
@@ -372,7 +357,6 @@ fn instances_are_listed_cancelled_retried_and_finish_on_their_definition() {
     };
     node.ok(&["workflow", "cancel", &third]);
     wait_for(&node, "one is cancelled", |found| found.len() == 2);
-    [&first, &second].into_iter().for_each(|id| listens(&node, id, "go"));
     publish(&node, "go", "1", "1");
     let found = wait_for(&node, "one fails", |found| found.len() == 1 && found[0]["status"] == "faulted");
     assert_eq!(found[0]["id"], json!(second));
@@ -388,9 +372,7 @@ fn instances_are_listed_cancelled_retried_and_finish_on_their_definition() {
     // A failed instance that is cancelled is so in the list and by itself.
     start(&node);
     let waits = |found: &[Value]| found.iter().any(|one| one["status"] == "waiting");
-    let found = wait_for(&node, "another one waits", waits);
-    let another = found.iter().find(|one| one["status"] == "waiting").unwrap();
-    listens(&node, another["id"].as_str().unwrap(), "go");
+    wait_for(&node, "another one waits", waits);
     publish(&node, "go", "1", "1");
     let found = wait_for(&node, "both have failed", |found| {
         found.iter().filter(|one| one["status"] == "faulted").count() == 2
@@ -576,10 +558,9 @@ fn events_come_in_the_order_of_their_publisher() {
     node.ok(&["deploy", app.path()]);
     publish(&node, "$faas/wf/plain/invoke/p", "{}", "1");
     publish(&node, "$faas/wf/kept/invoke/k", "{}", "1");
-    let both = wait_for(&node, "both listen", |found| {
+    wait_for(&node, "both listen", |found| {
         found.iter().filter(|one| one["status"] == "waiting").count() == 2
     });
-    both.iter().for_each(|one| listens(&node, one["id"].as_str().unwrap(), "all"));
     let results = subscribe(&node, "$faas/wf/+/result/+", 2);
     subscribed(&node, "$faas/wf/+/result/+");
     let mut publisher = Command::new("mosquitto_pub")
@@ -771,9 +752,7 @@ fn the_budget_of_a_root_survives_a_kill() {
     wait_for(&node, "the root and three children wait", all_wait);
     node.kill();
     let node = Running::start(&data, &options);
-    let back = wait_for(&node, "they are back", all_wait);
-    let root = back.iter().find(|one| one["workflow"] == "root").unwrap();
-    listens(&node, root["id"].as_str().unwrap(), "go");
+    wait_for(&node, "they are back", all_wait);
     publish(&node, "go", "1", "1");
     wait_for(&node, "the fourth child is refused", |found| {
         found.iter().any(|one| {
