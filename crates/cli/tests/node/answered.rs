@@ -31,7 +31,7 @@ app = "a"
 
 [functions.both]
 main = "both.js"
-permissions = { objects = ["o"], publish = ["out"] }
+permissions = { objects = ["round-*"], publish = ["out"] }
 
 [functions.tell]
 main = "tell.js"
@@ -39,11 +39,13 @@ permissions = { publish = ["out"] }
 
 [functions.read]
 main = "read.js"
-permissions = { objects = ["o"] }
+permissions = { objects = ["round-*"] }
 "#;
+/// An object of its own for each round: it has at most 10,000 fields.
 const BOTH: &str = r#"
 export default async (event, context) => {
-    await context.object("o").register(event.text()).set(true);
+    const [round] = event.text().split("-");
+    await context.object("round-" + round).register(event.text()).set(true);
     await context.publish("out", event.text(), { qos: 1 });
 };
 "#;
@@ -53,7 +55,8 @@ export default (event, context) => context.publish("out", event.text(), { qos: 1
 const READ: &str = r#"
 export default async (event, context) => {
     const names = event.json();
-    const seen = await Promise.all(names.map((name) => context.object("o").register(name).get()));
+    const object = (name) => context.object("round-" + name.split("-")[0]);
+    const seen = await Promise.all(names.map((name) => object(name).register(name).get()));
     return names.filter((_, index) => seen[index]);
 };
 "#;
