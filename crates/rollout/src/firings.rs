@@ -28,11 +28,11 @@ impl Default for Firings {
 }
 
 impl Firings {
-    /// What this node does with an occurrence that is due; `before` are the members that rank before it.
-    pub fn due(&self, id: OccurrenceId, before: impl IntoIterator<Item = u64>) -> Firing {
+    /// What this node does with an occurrence that is due since `late_ms`; `before` are the members that rank before it.
+    pub fn due(&self, id: OccurrenceId, before: impl IntoIterator<Item = u64>, late_ms: u64) -> Firing {
         let mut state = self.state.lock();
         let State { occurrences, waiting } = &mut *state;
-        match occurrences.due(id, before, self.now_ms()) {
+        match occurrences.due(id, before, late_ms, self.now_ms()) {
             Due::Fire => Firing::Here,
             Due::Fired => Firing::Elsewhere,
             Due::Noted => {

@@ -84,6 +84,7 @@ impl Rollout {
     /// schedule, one; the next one if that dies before it does.
     pub fn fires_here(&self) -> FiresHere {
         let (members, firings) = (self.parts.members.clone(), self.parts.firings.clone());
+        let clock = self.parts.registry.clock().clone();
         Arc::new(move |app, schedule, occurrence| {
             let id = schedule_digest(schedule);
             // Members of older versions report no schedules.
@@ -97,7 +98,8 @@ impl Rollout {
             match occurrence {
                 Occurrence::At(due_unix_ms) => {
                     let before = before_here(&schedule, due_unix_ms, &members.borrow(), has_it);
-                    firings.due(OccurrenceId::new(&schedule, due_unix_ms), before)
+                    let late_ms = clock.now_unix_ms().saturating_sub(due_unix_ms);
+                    firings.due(OccurrenceId::new(&schedule, due_unix_ms), before, late_ms)
                 }
                 Occurrence::OfInterval => {
                     firings.of_interval(before_here(&schedule, 0, &members.borrow(), has_it))

@@ -8,6 +8,8 @@
 //! - If members die around an occurrence, one that is left fires it, as soon as it sees that. It fires twice if a member dies after
 //!   it has fired, but before its announcement arrives; that takes up to a second.
 //! - On both sides of a network partition it fires at least once.
+//! - A member that stood still when an occurrence was due comes late: others may have counted it as lost and fired. It listens to
+//!   their announcements for [`LISTEN_MS`] before it fires.
 
 #[cfg(test)]
 mod simulation;
@@ -18,6 +20,10 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// Time for which an occurrence is noted: a member that is silent counts as away after 4 s.
 pub const GRACE_MS: u64 = 10_000;
+/// A member that comes to an occurrence so much later than it was due has stood still.
+pub const LATE_MS: u64 = 1_000;
+/// Time for which a late member listens: connections return within a second or two, and announcements come each second.
+pub const LISTEN_MS: u64 = 4_000;
 /// Maximum number of occurrences that a load announces: the last ones.
 pub const MAX_ANNOUNCED: usize = 16;
 /// Maximum number of noted occurrences. Beyond it the oldest is forgotten.
@@ -76,6 +82,8 @@ pub struct Occurrences {
     fired: VecDeque<OccurrenceId>,
     heard: Heard,
     noted: VecDeque<Noted>,
+    /// There have been other members since the start of this node.
+    has_met_others: bool,
 }
 
 /// The last announcements of other members.
@@ -115,6 +123,8 @@ struct Noted {
     id: OccurrenceId,
     /// The members that come before this node, with their start.
     before: Vec<(u64, u32)>,
+    /// This node does not fire it before this time.
+    listens_until_ms: u64,
     until_ms: u64,
 }
 
@@ -124,8 +134,15 @@ impl Occurrences {
         self.members.get(&node_id).is_some_and(|start| start.fires)
     }
 
-    /// An occurrence is due. `before` are the members that rank before this node; those that do not take part are skipped.
-    pub fn due(&mut self, id: OccurrenceId, before: impl IntoIterator<Item = u64>, now_ms: u64) -> Due {
+    /// An occurrence is due, since `late_ms`. `before` are the members that rank before this node; those that do not take part are
+    /// skipped.
+    pub fn due(
+        &mut self,
+        id: OccurrenceId,
+        before: impl IntoIterator<Item = u64>,
+        late_ms: u64,
+        now_ms: u64,
+    ) -> Due {
         if self.heard.contains(&id) || self.fired.contains(&id) {
             return Due::Fired;
         }
@@ -134,14 +151,21 @@ impl Occurrences {
             Some((node_id, start.incarnation))
         };
         let before: Vec<_> = before.into_iter().filter_map(start).collect();
-        if before.is_empty() {
+        let is_late = late_ms >= LATE_MS && self.has_met_others;
+        if before.is_empty() && !is_late {
             self.fire(id);
             return Due::Fire;
         }
+        let listens_until_ms = if is_late { now_ms.saturating_add(LISTEN_MS) } else { now_ms };
         if self.noted.len() >= MAX_NOTED {
             self.noted.pop_front();
         }
-        self.noted.push_back(Noted { id, before, until_ms: now_ms.saturating_add(GRACE_MS) });
+        self.noted.push_back(Noted {
+            id,
+            before,
+            listens_until_ms,
+            until_ms: now_ms.saturating_add(GRACE_MS),
+        });
         Due::Noted
     }
 
@@ -152,6 +176,7 @@ impl Occurrences {
         for member in members {
             let Seen { node_id, incarnation, fires, announced } = member;
             self.members.insert(node_id, Start { incarnation, fires });
+            self.has_met_others = true;
             for id in announced.iter().copied().map(OccurrenceId) {
                 self.heard.add(id);
             }
@@ -164,7 +189,7 @@ impl Occurrences {
             };
             if self.heard.contains(&occurrence.id) {
                 changes.ended.push(occurrence.id);
-            } else if !occurrence.before.iter().any(is_there) {
+            } else if now_ms >= occurrence.listens_until_ms && !occurrence.before.iter().any(is_there) {
                 self.fire(occurrence.id);
                 changes.fire.push(occurrence.id);
             } else if now_ms >= occurrence.until_ms {
@@ -212,21 +237,21 @@ mod tests {
     fn noted() -> Occurrences {
         let mut occurrences = Occurrences::default();
         occurrences.see([seen(1, 1, &[]), seen(2, 1, &[])], 0);
-        assert_eq!(occurrences.due(ID, [1, 2], 0), Due::Noted);
+        assert_eq!(occurrences.due(ID, [1, 2], 0, 0), Due::Noted);
         occurrences
     }
 
     #[test]
     fn the_first_fires_and_announces() {
         let mut occurrences = Occurrences::default();
-        assert_eq!(occurrences.due(ID, [], 0), Due::Fire);
+        assert_eq!(occurrences.due(ID, [], 0, 0), Due::Fire);
         assert_eq!(occurrences.announced(), [7]);
-        assert_eq!(occurrences.due(ID, [], 0), Due::Fired);
+        assert_eq!(occurrences.due(ID, [], 0, 0), Due::Fired);
         // A member that is away or drains does not take part.
         occurrences.see([Seen { fires: false, ..seen(1, 1, &[]) }], 0);
-        assert_eq!(occurrences.due(OccurrenceId(8), [1, 2], 0), Due::Fire);
+        assert_eq!(occurrences.due(OccurrenceId(8), [1, 2], 0, 0), Due::Fire);
         for id in 100..200 {
-            occurrences.due(OccurrenceId(id), [], 0);
+            occurrences.due(OccurrenceId(id), [], 0, 0);
         }
         assert_eq!(occurrences.announced(), (184..200).collect::<Vec<_>>());
     }
@@ -238,7 +263,7 @@ mod tests {
         assert_eq!(changes, Changes { fire: vec![], ended: vec![ID] });
         assert_eq!(occurrences.see([], 200), Changes::default());
         // A clock that is ahead announces it before it is due here.
-        assert_eq!(occurrences.due(OccurrenceId(3), [1], 300), Due::Fired);
+        assert_eq!(occurrences.due(OccurrenceId(3), [1], 0, 300), Due::Fired);
     }
 
     #[test]
@@ -261,5 +286,27 @@ mod tests {
         assert_eq!(occurrences.see(there(), GRACE_MS - 1), Changes::default());
         assert_eq!(occurrences.see(there(), GRACE_MS), Changes { fire: vec![], ended: vec![ID] });
         assert_eq!(occurrences.see([], GRACE_MS + 1), Changes::default());
+    }
+
+    #[test]
+    fn a_member_that_stood_still_listens_before_it_fires() {
+        let late = || {
+            let mut occurrences = Occurrences::default();
+            occurrences.see([seen(1, 1, &[])], 0);
+            // Its connections were lost meanwhile.
+            occurrences.see([], 9_000);
+            assert_eq!(occurrences.due(ID, [1], 7_000, 9_000), Due::Noted);
+            assert_eq!(occurrences.see([], 9_000 + LISTEN_MS - 1), Changes::default());
+            occurrences
+        };
+        let changes = late().see([seen(1, 1, &[7])], 9_000 + LISTEN_MS);
+        assert_eq!(changes, Changes { fire: vec![], ended: vec![ID] }, "another one has fired it");
+        let changes = late().see([seen(1, 1, &[])], 9_000 + LISTEN_MS);
+        assert_eq!(changes, Changes { fire: vec![ID], ended: vec![] }, "all stood still");
+        // A node that is alone has nobody to listen to, and a short delay is none.
+        assert_eq!(Occurrences::default().due(ID, [], 7_000, 9_000), Due::Fire);
+        let mut occurrences = Occurrences::default();
+        occurrences.see([seen(1, 1, &[])], 0);
+        assert_eq!(occurrences.due(ID, [], LATE_MS - 1, 9_000), Due::Fire);
     }
 }

@@ -88,7 +88,7 @@ fn run(deaths: &[Option<(u64, u64)>], ahead_ms: &[u64], detection_ms: u64) -> us
             node.fired += node.occurrences.see(seen, now_ms).fire.len();
             if !node.is_done && now_ms + node.ahead_ms >= DUE_MS {
                 node.is_done = true;
-                let due = node.occurrences.due(OccurrenceId(1), 0..at as u64, now_ms);
+                let due = node.occurrences.due(OccurrenceId(1), 0..at as u64, 0, now_ms);
                 node.fired += usize::from(due == Due::Fire);
             }
         }
