@@ -79,6 +79,10 @@ test("the trace of an instance that was retried says what each time is", async (
     await expect(trace).toContainText("The time of a workflow that was retried is that of its first run");
     await checkAccessibility(page);
     await picture(page, "retried");
+    await page.getByRole("button", { name: "Give up" }).click();
+    await page.getByRole("dialog").getByRole("button", { name: "Give up" }).click();
+    await expect(page.getByRole("button", { name: "Retry" })).toHaveCount(0);
+    await expect(page.locator("main")).toContainText("cancelled");
 });
 
 test("instances that failed at a task are counted there and found by it", async ({ page, node }) => {

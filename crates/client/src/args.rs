@@ -433,6 +433,9 @@ pub enum Workflow {
         /// All instances of all workflows of this app, also of one that was removed
         #[arg(long, group = "instances", value_name = "APP")]
         app: Option<String>,
+        /// With `--all` or `--app`: those that have failed and can be retried, in place of those that have not ended
+        #[arg(long, conflicts_with = "id")]
+        failed: bool,
     },
     /// Retry the failed task of a durable instance
     Retry {

@@ -371,11 +371,13 @@ impl Coordinator {
             let mut outgoing = Vec::new();
             // The events stay charged to the budgets until they are on the disk.
             let mut charges = Vec::new();
+            let mut waiters = Vec::new();
             let mut actions = Vec::new();
             let mut timer = YieldTimer::start();
-            for Queued { event, effects, inbox, charge, .. } in queued {
+            for Queued { event, effects, inbox, charge, stored, .. } in queued {
                 timer.yield_if_due().await;
                 charges.extend(charge);
+                waiters.extend(stored);
                 let (turn, logged) = {
                     let mut state = running.state.lock();
                     let number = inbox.map(|(number, _)| number);
@@ -427,6 +429,10 @@ impl Coordinator {
                 }
             };
             drop(charges);
+            for waiter in waiters {
+                // Whoever waited may have gone.
+                let _ = waiter.send(());
+            }
             if let Some(turn) = start.as_ref() {
                 turn.reached().await;
             }

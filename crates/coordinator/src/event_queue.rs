@@ -6,6 +6,7 @@ use edgefaas_broker::{Message, Ticket};
 use edgefaas_platform::Taken;
 use edgefaas_state::store::Batch;
 use edgefaas_workflow::Event;
+use tokio::sync::oneshot;
 
 use super::root_budget::Charge;
 use super::start_turn::StartTurn;
@@ -20,6 +21,8 @@ pub(crate) struct Queued {
     pub(crate) charge: Option<Charge>,
     /// The turn of a start, see [`StartTurn`].
     pub(crate) turn: Option<StartTurn>,
+    /// Told when the event's turn is stored; dropped if it never is, and by an instance that is not durable.
+    pub(crate) stored: Option<oneshot::Sender<()>>,
 }
 
 /// Effects of a function that ran as a step.
@@ -34,17 +37,24 @@ pub(crate) struct StepEffects {
 impl Queued {
     /// An event without effects.
     pub fn now(event: Event) -> Self {
-        Self { event, effects: None, inbox: None, charge: None, turn: None }
+        Self { event, effects: None, inbox: None, charge: None, turn: None, stored: None }
     }
 
     /// An event that was recovered from the inbox of the event log.
     pub fn from_inbox(event: Event, number: u32) -> Self {
-        Self { event, effects: None, inbox: Some((number, None)), charge: None, turn: None }
+        Self { event, effects: None, inbox: Some((number, None)), charge: None, turn: None, stored: None }
     }
 
     /// An event that is on the disk, or will be at `ticket`.
     pub fn recorded(event: Event, number: u32, ticket: Ticket) -> Self {
-        Self { event, effects: None, inbox: Some((number, Some(ticket))), charge: None, turn: None }
+        Self {
+            event,
+            effects: None,
+            inbox: Some((number, Some(ticket))),
+            charge: None,
+            turn: None,
+            stored: None,
+        }
     }
 }
 

@@ -56,7 +56,7 @@ pub use incoming_messages::{Offered, trace_parent};
 pub use instance::{Running, Start, declared_input_of, input_of};
 pub use instance_view::InstanceView;
 pub use kept_call::KeptCall;
-pub use manage::{ChangeError, InstanceFilter, InstancesOf};
+pub use manage::{ChangeError, InstanceFilter, InstancesOf, Which};
 pub use root_budget::RootLimits;
 pub use schedule::run as run_schedules;
 pub use task_counts::TaskCount;

@@ -7,6 +7,7 @@ use edgefaas_functions::registry::LiveWorkflow;
 use edgefaas_state::store::StoreError;
 use edgefaas_workflow::{Event, Status};
 use futures_util::{StreamExt, stream};
+use tokio::sync::oneshot;
 use ulid::Ulid;
 
 use super::coordinator::Coordinator;
@@ -61,12 +62,21 @@ pub enum ChangeError {
     },
 }
 
-/// Maximum time for the end of a failed instance to be stored, before it can be changed, and the time between two looks.
+/// Maximum time for an end or a change to be stored, and the time between two looks.
 const END_WAIT: Duration = Duration::from_secs(5);
 const END_LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Instances that are cancelled at the same time.
 const CANCELLED_TOGETHER: usize = 64;
+
+/// Instances by their state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    /// Those that have not ended.
+    Open,
+    /// Those that have failed and can be retried.
+    Failed,
+}
 
 /// The instances of a workflow or of an app.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -151,23 +161,47 @@ impl Coordinator {
         Some(view)
     }
 
-    /// Cancels an instance. A failed instance is removed.
+    /// Cancels an instance. A failed instance is removed. Returns when that is decided and, for a durable instance, stored.
     ///
     /// # Errors
-    /// `Unknown` if no instance has this id, `Ended` if it has ended, `NotStored` if it has just failed and the disk is slow.
+    /// `Unknown` if no instance has this id, `Ended` if it has ended, also while it was to be cancelled, `NotStored` if the disk is
+    /// slow or full.
     pub async fn cancel_instance(self: &Arc<Self>, id: Ulid) -> Result<(), ChangeError> {
         let ended = |status| ChangeError::Ended { id: id.to_string(), status: Status::word(status) };
         let running = self.find(id).ok_or_else(|| self.no_change(id, ended))?;
-        if self.is_stored_as_faulted(&running).await? {
-            if self.find(id).is_none() {
-                return Err(self.no_change(id, ended));
-            }
-            self.drop_faulted(&running, self.cancelled_end(id)).await;
-            self.ended.lock().cancelled(id);
-        } else {
+        if !self.is_stored_as_faulted(&running).await? {
             self.advance(&running, Queued::now(Event::Cancel)).await;
+            match self.stored_end(&running).await? {
+                Status::Cancelled => return Ok(()),
+                // In the turn before.
+                Status::Faulted => {}
+                status => return Err(ended(status)),
+            }
         }
+        if self.find(id).is_none() {
+            return Err(self.no_change(id, ended));
+        }
+        self.drop_faulted(&running, self.cancelled_end(id)).await;
+        self.ended.lock().cancelled(id);
         Ok(())
+    }
+
+    /// The status of an instance that is about to end, when its end is stored.
+    async fn stored_end(&self, running: &Running) -> Result<Status, ChangeError> {
+        let since = Instant::now();
+        loop {
+            {
+                let state = running.state.lock();
+                let status = state.instance.status();
+                if status.is_ended() && matches!(state.end, End::Reported) {
+                    return Ok(status);
+                }
+            }
+            if since.elapsed() > END_WAIT || self.find(running.id).is_none() {
+                return Err(ChangeError::NotStored { id: running.id.to_string() });
+            }
+            tokio::time::sleep(END_LOOK_INTERVAL).await;
+        }
     }
 
     /// True if the instance has failed. A turn shows its end before that is stored: a change waits for it, for it must not be stored
@@ -191,14 +225,20 @@ impl Coordinator {
         }
     }
 
-    /// Cancels all instances that have not ended of a workflow or an app, those that called others before them. Gives their number.
-    /// Instances that start meanwhile go on.
-    pub async fn cancel_instances(self: &Arc<Self>, of: InstancesOf) -> u64 {
+    /// Cancels all instances of a workflow or an app, those that called others before them. Gives their number. Instances that start
+    /// meanwhile go on.
+    pub async fn cancel_instances(self: &Arc<Self>, of: InstancesOf, which: Which) -> u64 {
         let mut open: Vec<Arc<Running>> = {
             let instances = self.instances.lock();
             instances.values().filter(|running| of.has(&running.workflow)).cloned().collect()
         };
-        open.retain(|running| !running.state.lock().instance.status().is_ended());
+        open.retain(|running| {
+            let status = running.state.lock().instance.status();
+            match which {
+                Which::Open => !status.is_ended(),
+                Which::Failed => status == Status::Faulted,
+            }
+        });
         open.sort_by_key(|running| (running.depth, running.id));
         let cancel = |running: Arc<Running>| async move { self.cancel_instance(running.id).await.is_ok() };
         // Durable ones wait for the disk, which writes those of a group at once.
@@ -212,11 +252,11 @@ impl Coordinator {
         ended.map_or_else(|| ChangeError::Unknown(id.to_string()), |ended| of_ended(ended.status))
     }
 
-    /// Retries the failed task.
+    /// Retries the failed task. Returns when that is stored.
     ///
     /// # Errors
     /// `Unknown` if no instance has this id, `NotFaulted` if the instance has not failed, `NotKept` if only its end is left,
-    /// `NotStored` if it has just failed and the disk is slow.
+    /// `NotStored` if the disk is slow or full.
     pub async fn retry_instance(self: &Arc<Self>, id: Ulid) -> Result<(), ChangeError> {
         let running = self.find(id).ok_or_else(|| {
             self.no_change(id, |status| match status {
@@ -234,7 +274,11 @@ impl Coordinator {
             state.end = End::Open { waiter: None };
         }
         self.faulted.lock().retain(|faulted| *faulted != id);
-        self.spawn_advance(running, Queued::now(Event::Retry));
-        Ok(())
+        let (stored, is_stored) = oneshot::channel();
+        self.spawn_advance(running, Queued { stored: Some(stored), ..Queued::now(Event::Retry) });
+        match tokio::time::timeout(END_WAIT, is_stored).await {
+            Ok(Ok(())) => Ok(()),
+            _ => Err(ChangeError::NotStored { id: id.to_string() }),
+        }
     }
 }

@@ -215,6 +215,11 @@ function Changes(props: { instance: Instance; done: () => void }) {
                     Cancel
                 </Action>
             )}
+            {status === "faulted" && durable && (
+                <Action run={() => change(Change.CANCEL)} confirm={`Give the failed instance ${id} up? It cannot be retried then.`} danger>
+                    Give up
+                </Action>
+            )}
         </span>
     );
 }

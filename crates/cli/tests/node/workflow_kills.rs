@@ -1,5 +1,8 @@
 //! Workflows over `kill -9`: traces of durable instances, and rules that have not fired.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
 use serde_json::{Value, json};
 
 use crate::support::{PATIENCE, Running, look_again};
@@ -103,4 +106,51 @@ do:
     publish(&node, "in", &COUNT.to_string(), "1");
     let all: Vec<u32> = (1..=COUNT).collect();
     assert_eq!(received(fired).trim(), format!("fired {}", json!(all)));
+}
+
+#[test]
+fn an_answered_retry_survives_a_kill() {
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path().join("data");
+    let node = Running::start(&data, &[]);
+    let flow = format!(
+        "document: {{ {HEAD}, name: flow, metadata: {{ durable: true }} }}
+do:
+  - a: {{ set: {{ x: 1 }} }}
+  - burst: {{ raise: {{ error: {{ type: 'https://example.com/burst', status: 500 }} }} }}
+"
+    );
+    let app = App::new("app = \"flow\"\nworkflows = [\"*.yaml\"]\n", &[("flow.yaml", &flow)]);
+    node.ok(&["deploy", app.path()]);
+    (0..6).for_each(|_| publish(&node, "$faas/wf/flow/invoke", "{}", "1"));
+    let all_failed =
+        |found: &[Value]| found.len() == 6 && found.iter().all(|one| one["status"] == "faulted");
+    let steps = |found: &[Value]| -> BTreeMap<String, u64> {
+        let of = |one: &Value| (one["id"].as_str().unwrap().to_owned(), one["steps"].as_u64().unwrap());
+        found.iter().map(of).collect()
+    };
+    let before = steps(&wait_for(&node, "all have failed", all_failed));
+    let answers = AtomicUsize::new(0);
+    let answered: Vec<&str> = std::thread::scope(|scope| {
+        let retry = |id| {
+            let (node, answers) = (&node, &answers);
+            scope.spawn(move || {
+                let is_answered = node.cli(&["workflow", "retry", id]).status.success();
+                // In the middle of the others.
+                if is_answered && answers.fetch_add(1, Relaxed) == 1 {
+                    node.signal("-KILL");
+                }
+                is_answered.then_some(id)
+            })
+        };
+        let retries: Vec<_> = before.keys().map(String::as_str).map(retry).collect();
+        retries.into_iter().filter_map(|retry| retry.join().unwrap()).collect()
+    });
+    assert!(answered.len() >= 2, "{answered:?}");
+    node.kill();
+    let node = Running::start(&data, &[]);
+    let after = steps(&wait_for(&node, "all have failed again", all_failed));
+    for id in answered {
+        assert!(after[id] > before[id], "{id} was not retried: {before:?} {after:?}");
+    }
 }

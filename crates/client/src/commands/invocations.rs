@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::args::{Chosen, Format, Global, InvocationChange, Invocations};
 use crate::connection;
-use crate::exit::{Exit, Failure};
+use crate::exit::{self, Exit, Failure};
 use crate::fitting::{self, Column, Fit};
 use crate::output;
 
@@ -68,7 +68,7 @@ async fn list(args: &Invocations, kind: Kind, global: &Global) -> anyhow::Result
         after = part.next;
     };
     if let (true, Some(function)) = (found.is_empty(), &args.function) {
-        check_function(function, global).await?;
+        check_function(function, kind, global).await?;
     }
     if global.output == Format::Json {
         let found: Vec<_> = found.iter().map(as_json).collect();
@@ -172,7 +172,7 @@ async fn retry(chosen: &Chosen, kind: Kind, global: &Global) -> anyhow::Result<(
     let mut client = connection::connect_invocations(global).await?;
     let can_be = |state| matches!(state, State::Dead | State::Retrying);
     let ids = ids_of(chosen, kind, &mut client, can_be).await?;
-    change(&ids, chosen, global, async |id| {
+    change(&ids, chosen, kind, global, async |id| {
         let request = proto::RetryRequest { id: id.to_owned() };
         let now = client.retry(request).await?.into_inner().id;
         let text = match now == id {
@@ -188,7 +188,7 @@ async fn discard(chosen: &Chosen, kind: Kind, global: &Global) -> anyhow::Result
     let mut client = connection::connect_invocations(global).await?;
     let can_be = |state| state != State::Running;
     let ids = ids_of(chosen, kind, &mut client, can_be).await?;
-    change(&ids, chosen, global, async |id| {
+    change(&ids, chosen, kind, global, async |id| {
         client.discard(proto::DiscardRequest { id: id.to_owned() }).await?;
         Ok((json!({ "id": id }), format!("{id} is discarded")))
     })
@@ -231,6 +231,7 @@ async fn ids_of(
 async fn change(
     ids: &[String],
     chosen: &Chosen,
+    kind: Kind,
     global: &Global,
     mut one: impl AsyncFnMut(&str) -> Result<(Value, String), tonic::Status>,
 ) -> anyhow::Result<()> {
@@ -255,37 +256,43 @@ async fn change(
     }
     if ids.is_empty() {
         if let Some(function) = &chosen.function {
-            check_function(function, global).await?;
+            check_function(function, kind, global).await?;
         }
         let of = chosen.function.as_ref().map(|function| format!(" of `{function}`")).unwrap_or_default();
         eprintln!("there is none{of}");
     }
     let count = failures.len();
+    // All for the same reason, or for several.
+    let exit =
+        failures.iter().map(exit::code).reduce(|one, next| if one == next { one } else { Exit::Failed });
     match failures.into_iter().next() {
         None => Ok(()),
         Some(first) if count == 1 => Err(first),
         Some(first) => Err(Failure::new(
-            Exit::Failed,
+            exit.unwrap_or(Exit::Failed),
             format!("{count} of {} failed; the first one: {first}", ids.len()),
         )),
     }
 }
 
-/// Fails if no function has the name of which nothing was found: it is probably misspelt.
-async fn check_function(name: &str, global: &Global) -> anyhow::Result<()> {
+/// Fails if no function has the name of which nothing was found, and there is none of the other kind: it is probably misspelt.
+async fn check_function(name: &str, kind: Kind, global: &Global) -> anyhow::Result<()> {
     let mut client = connection::connect(global).await?;
     let request = edgefaas_api::control::ListRequest::default();
     let response = client.list(request).await.map_err(|status| connection::failure(&status))?;
     let apps = response.into_inner().apps;
-    match apps.iter().flat_map(|app| &app.functions).any(|function| function.name == name) {
-        true => Ok(()),
-        false => {
-            let text = format!(
-                "there is no function `{name}`, and no invocation of it; `edgefaas list` shows all"
-            );
-            Err(Failure::new(Exit::NotFound, text))
-        }
+    if apps.iter().flat_map(|app| &app.functions).any(|function| function.name == name) {
+        return Ok(());
     }
+    let mut client = connection::connect_invocations(global).await?;
+    let dead = kind != Kind::Dead;
+    let request = proto::ListRequest { function: name.to_owned(), dead, after: String::new(), limit: 1 };
+    let response = client.list(request).await.map_err(|status| connection::failure(&status))?;
+    if !response.into_inner().invocations.is_empty() {
+        return Ok(());
+    }
+    let text = format!("there is no function `{name}`, and no invocation of it; `edgefaas list` shows all");
+    Err(Failure::new(Exit::NotFound, text))
 }
 
 /// True for an error that the next one would have too.

@@ -31,8 +31,12 @@ pub async fn run(args: &Workflow, global: &Global) -> anyhow::Result<()> {
         Workflow::List { name, key, limit } => list(name.as_deref(), key.as_deref(), *limit, global).await,
         Workflow::Show { id } => show(id, global).await,
         Workflow::Cancel { id: Some(id), .. } => change(id, Change::Cancel, "is cancelled", global).await,
-        Workflow::Cancel { all: Some(name), .. } => cancel_all(Of::Workflow(name.clone()), global).await,
-        Workflow::Cancel { app, .. } => cancel_all(Of::App(app.clone().unwrap_or_default()), global).await,
+        Workflow::Cancel { all: Some(name), failed, .. } => {
+            cancel_all(Of::Workflow(name.clone()), *failed, global).await
+        }
+        Workflow::Cancel { app, failed, .. } => {
+            cancel_all(Of::App(app.clone().unwrap_or_default()), *failed, global).await
+        }
         Workflow::Retry { id } => change(id, Change::Retry, "goes on", global).await,
         Workflow::Graph { name, svg } => draw(name, svg.as_deref(), global).await,
     }
@@ -47,6 +51,9 @@ async fn list(name: Option<&str>, key: Option<&str>, limit: u32, global: &Global
     };
     let response = client.list_instances(request).await.map_err(|status| connection::failure(&status))?;
     let proto::ListInstancesResponse { instances, more } = response.into_inner();
+    if let (true, Some(name)) = (instances.is_empty(), name) {
+        check_name(&Of::Workflow(name.to_owned()), global).await?;
+    }
     if global.output == Format::Json {
         let instances: Vec<_> = instances.iter().map(as_json).collect();
         return output::json(&json!({ "instances": instances, "more": more }));
@@ -122,15 +129,42 @@ async fn change(id: &str, change: Change, what: &str, global: &Global) -> anyhow
     }
 }
 
-async fn cancel_all(of: Of, global: &Global) -> anyhow::Result<()> {
+async fn cancel_all(of: Of, failed: bool, global: &Global) -> anyhow::Result<()> {
     let mut client = connection::connect(global).await?;
-    let request = proto::CancelInstancesRequest { of: Some(of) };
+    let request = proto::CancelInstancesRequest { of: Some(of.clone()), failed };
     let response = client.cancel_instances(request).await.map_err(|status| connection::failure(&status))?;
     let cancelled = response.into_inner().cancelled;
+    if cancelled == 0 {
+        check_name(&of, global).await?;
+    }
     match global.output {
         Format::Json => output::json(&json!({ "cancelled": cancelled })),
         Format::Table => output::text(&format!("{cancelled} cancelled\n")),
     }
+}
+
+/// Fails if nothing has the name of which no instance was found: it is probably misspelt.
+async fn check_name(of: &Of, global: &Global) -> anyhow::Result<()> {
+    let mut client = connection::connect(global).await?;
+    let request = proto::ListRequest::default();
+    let response = client.list(request).await.map_err(|status| connection::failure(&status))?;
+    let apps = response.into_inner().apps;
+    let text = match of {
+        Of::Workflow(name) => {
+            let mut workflows = apps.iter().flat_map(|app| &app.workflows);
+            if workflows.any(|workflow| workflow.name == *name) {
+                return Ok(());
+            }
+            format!("there is no workflow `{name}`, and no instance of it; `edgefaas list` shows all")
+        }
+        Of::App(name) => {
+            if apps.iter().any(|app| app.name == *name) {
+                return Ok(());
+            }
+            format!("there is no app `{name}`, and no instance of its workflows; `edgefaas list` shows all")
+        }
+    };
+    Err(Failure::new(Exit::NotFound, text))
 }
 
 async fn draw(name: &str, svg: Option<&Path>, global: &Global) -> anyhow::Result<()> {

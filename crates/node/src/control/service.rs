@@ -10,7 +10,7 @@ use bytes::Bytes;
 use edgefaas_api::control as proto;
 use edgefaas_api::control::control_server::{Control, ControlServer};
 use edgefaas_broker::{QueueFigures, TopicFilter};
-use edgefaas_coordinator::{ChangeError, InstanceFilter, InstancesOf, Start, input_of};
+use edgefaas_coordinator::{ChangeError, InstanceFilter, InstancesOf, Start, Which, input_of};
 use edgefaas_functions::invocation::{Invocation, InvocationError, Principal};
 use edgefaas_functions::logs::LogLine;
 use edgefaas_functions::registry::{Deploy, LiveApp, LiveWorkflow, Scope};
@@ -388,14 +388,16 @@ impl Control for ControlService {
         &self,
         request: Request<proto::CancelInstancesRequest>,
     ) -> Answer<proto::CancelInstancesResponse> {
-        let of = match request.into_inner().of {
+        let proto::CancelInstancesRequest { of, failed } = request.into_inner();
+        let of = match of {
             Some(proto::cancel_instances_request::Of::Workflow(name)) => InstancesOf::Workflow(name),
             Some(proto::cancel_instances_request::Of::App(name)) => InstancesOf::App(name),
             None => return Err(Status::invalid_argument("neither a workflow nor an app is named")),
         };
+        let which = if failed { Which::Failed } else { Which::Open };
         let coordinator = self.parts.coordinator.clone();
         // On a separate task: a client that disconnects must not interrupt it.
-        let cancelling = self.tasks.spawn(async move { coordinator.cancel_instances(of).await });
+        let cancelling = self.tasks.spawn(async move { coordinator.cancel_instances(of, which).await });
         let cancelled = cancelling.await.map_err(|error| Status::internal(error.to_string()))?;
         Ok(Response::new(proto::CancelInstancesResponse { cancelled }))
     }

@@ -51,7 +51,7 @@ async fn graph_with(
 }
 
 async fn cancel(node: &mut TestNode, of: Of) -> u64 {
-    let request = proto::CancelInstancesRequest { of: Some(of) };
+    let request = proto::CancelInstancesRequest { of: Some(of), failed: false };
     node.control.cancel_instances(request).await.unwrap().into_inner().cancelled
 }
 
@@ -91,6 +91,54 @@ async fn a_graph_has_the_instances_at_each_task_and_all_of_them_can_be_ended() {
     assert_eq!(node.control.cancel_instances(nothing).await.unwrap_err().code(), Code::InvalidArgument);
 }
 
+/// The instance that waits, as soon as there is one.
+async fn waiting(node: &mut TestNode) -> String {
+    let until = std::time::Instant::now() + PATIENCE;
+    loop {
+        let found = node.control.list_instances(proto::ListInstancesRequest::default()).await;
+        let mut found = found.unwrap().into_inner().instances.into_iter();
+        if let Some(waiting) = found.find(|instance| instance.status == "waiting") {
+            return waiting.id;
+        }
+        assert!(std::time::Instant::now() < until, "none waits");
+    }
+}
+
+#[tokio::test]
+async fn an_answered_cancel_holds_also_while_events_arrive() {
+    let mut node = TestNode::start().await;
+    let durable = HOLDS.replace("'1.0.0' }", "'1.0.0', metadata: { durable: true } }");
+    deploy_flows(&mut node, "a", &[("held", durable.replace("NAME", "held"))]).await;
+    let mut mqtt = Mqtt5::connect(&node, "c").await;
+    for round in 0..40 {
+        mqtt.publish("in/held", "1").await;
+        mqtt.puback().await;
+        let id = waiting(&mut node).await;
+        let change = proto::change_instance_request::Change::Cancel.into();
+        let request = proto::ChangeInstanceRequest { id: id.clone(), change };
+        let mut control = node.control.clone();
+        let cancel = async {
+            for _ in 0..round % 8 {
+                tokio::task::yield_now().await;
+            }
+            control.change_instance(request).await
+        };
+        let go = async {
+            mqtt.publish("go", "1").await;
+            mqtt.puback().await
+        };
+        let (_, cancelled) = tokio::join!(go, cancel);
+        let request = proto::GetInstanceRequest { id };
+        let status = node.control.get_instance(request).await.unwrap().into_inner().status;
+        match cancelled {
+            Ok(_) => assert_eq!(status, "cancelled"),
+            Err(error) => {
+                assert_eq!((error.code(), &*status), (Code::FailedPrecondition, "completed"), "{error}");
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_graph_has_the_instances_that_failed_at_a_task() {
     let mut node = TestNode::start().await;
@@ -105,6 +153,13 @@ async fn a_graph_has_the_instances_that_failed_at_a_task() {
     let apps = node.control.list(proto::ListRequest::default()).await.unwrap().into_inner().apps;
     let workflow = &apps[0].workflows[0];
     assert_eq!((workflow.started, workflow.faulted, workflow.retryable, workflow.live), (2, 2, 2, 0));
+    // They are given up together.
+    assert_eq!(cancel(&mut node, Of::Workflow("breaks".into())).await, 0, "they have ended");
+    let of = Some(Of::Workflow("breaks".into()));
+    let request = proto::CancelInstancesRequest { of, failed: true };
+    assert_eq!(node.control.cancel_instances(request).await.unwrap().into_inner().cancelled, 2);
+    let apps = node.control.list(proto::ListRequest::default()).await.unwrap().into_inner().apps;
+    assert_eq!(apps[0].workflows[0].retryable, 0);
 }
 
 #[tokio::test]
