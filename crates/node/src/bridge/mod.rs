@@ -40,8 +40,10 @@ const SESSION_PREFIX: &str = "$bridge/";
 /// Backoff after the first failure; it doubles after each further one.
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
-/// An attempt that lasts longer than this resets the backoff. The time for connecting counts as well.
-const STABLE_CONNECTION: Duration = Duration::from_secs(10);
+/// A connection that holds for longer than this resets the backoff.
+const STABLE_CONNECTION: Duration = Duration::from_secs(2);
+/// So does an attempt that lasts longer than this, with the time for connecting: it is no burden.
+const LONG_ATTEMPT: Duration = Duration::from_secs(10);
 
 /// All bridges of a node.
 pub struct Bridges {
@@ -191,10 +193,15 @@ impl Bridges {
         loop {
             let started = Instant::now();
             let ended = link::connect(self, bridge, cancel).await;
-            bridge.counters.connected_since_unix_ms.store(0, Relaxed);
+            let since_unix_ms = bridge.counters.connected_since_unix_ms.swap(0, Relaxed);
             let Ended::Failed(reason) = ended else { return };
             bridge.report_problem(reason);
-            if started.elapsed() > STABLE_CONNECTION {
+            let held_ms = if since_unix_ms > 0 {
+                bridge.clock.now_unix_ms().saturating_sub(since_unix_ms)
+            } else {
+                0
+            };
+            if Duration::from_millis(held_ms) > STABLE_CONNECTION || started.elapsed() > LONG_ATTEMPT {
                 backoff = FIRST_BACKOFF;
             }
             // Random, so that nodes that lost the same broker do not reconnect at the same time.
