@@ -94,12 +94,15 @@ test("requests, schedules and workflows", async (t) => {
   assert.equal(await answer.text(), "PUT floor=2");
   assert.deepEqual(await t.fire("count", { at: 1_800_000_000_000 }), { due: 1_800_000_000_000 });
   assert.deepEqual(await t.call("greet", { name: "Ada" }), { hello: "Ada" });
+  await t.expectMessage("$faas/events/workflow/greet/workflow/completed");
+  await t.expectNoMessage("+/events/workflow/+/workflow/completed", { within: 0 });
 });
 
 test("failures are errors", async (t) => {
   await assert.rejects(t.call("refuse"), /never/);
   await assert.rejects(t.call("nobody"), /there is no function `nobody`/);
   await assert.rejects(t.expectMessage("nothing/#", { within: 10 }), /no message of nothing\/# came within 10 ms/);
+  await assert.rejects(t.expectNoMessage("$SYS/+", { within: 0 }), /and not all of \$SYS/);
   assert.throws(() => assert.deepEqual({ a: [1] }, { a: [2] }), /not equal/);
   assert.throws(() => assert.equal(NaN, 1));
   assert.equal(NaN, NaN);

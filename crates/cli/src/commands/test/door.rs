@@ -35,7 +35,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::messages::{BEGIN_TOPIC, Messages};
+use super::messages::{BEGIN_TOPIC, Messages, OWN_TOPICS, is_seen};
 
 /// Maximum wait of an operation.
 const MAX_WAIT: Duration = Duration::from_secs(300);
@@ -280,6 +280,10 @@ impl Behind {
         let Expect { filter, skip, within_ms } = expect;
         let parsed = TopicFilter::new(filter.clone())
             .with_context(|| format!("{filter:?} is not a topic filter"))?;
+        if !is_seen(&filter) {
+            let own = OWN_TOPICS.join(", ");
+            anyhow::bail!("tests see messages of the node itself on {own} only, and not all of {filter}");
+        }
         let within = Duration::from_millis(within_ms).min(MAX_WAIT);
         Ok(match self.messages.find(&parsed, &skip, within).await {
             Some(seen) => json!({ "message": {

@@ -16,6 +16,15 @@ const MAX_MESSAGES: usize = 10_000;
 const MAX_BYTES: usize = 64 << 20;
 /// Topic of the message that marks the beginning of a test. A subscription to `#` does not get it.
 pub const BEGIN_TOPIC: &str = "$edgefaas-test/begin";
+/// Topics of the node whose messages tests see. A subscription to `#` does not get them either. Events of each task would take the
+/// places of the test's own messages.
+pub const OWN_TOPICS: [&str; 5] = [
+    "$faas/dead/#",
+    "$faas/fn/+/result/#",
+    "$faas/wf/+/result/#",
+    "$faas/events/emitted/#",
+    "$faas/events/workflow/+/workflow/#",
+];
 /// Number of other topics that a failed wait names.
 const MAX_TOPICS: usize = 10;
 
@@ -69,11 +78,28 @@ impl Kept {
     }
 }
 
+/// True if tests see the messages of all topics of this filter.
+pub fn is_seen(filter: &str) -> bool {
+    let is_part = |own: &&str| {
+        let mut levels = filter.split('/');
+        own.split('/').all(|level| match level {
+            "#" => true,
+            "+" => levels.next().is_some_and(|level| level != "#"),
+            level => levels.next() == Some(level),
+        })
+    };
+    !filter.starts_with('$') || OWN_TOPICS.iter().any(is_part)
+}
+
 impl Messages {
     /// Subscribes at the broker; returns when the subscription holds.
     pub async fn subscribe(broker: &Broker) -> anyhow::Result<Self> {
-        let mut subscription =
-            LocalSubscription::open(broker, "edgefaas-test", &["#", BEGIN_TOPIC]).await?;
+        let mut subscription = LocalSubscription::open(
+            broker,
+            "edgefaas-test",
+            &[&["#", BEGIN_TOPIC], &OWN_TOPICS[..]].concat(),
+        )
+        .await?;
         let (sender, arrived) = watch::channel(0);
         let kept = Arc::<Mutex<Kept>>::default();
         let keeping = kept.clone();
@@ -116,15 +142,35 @@ impl Messages {
         self.kept.lock().next
     }
 
-    /// Topics of the messages since the test began, up to [`MAX_TOPICS`].
+    /// Topics of the messages since the test began, up to [`MAX_TOPICS`], without those of the node.
     pub fn topics(&self) -> BTreeSet<String> {
         let kept = self.kept.lock();
         kept.messages
             .iter()
             .map(|seen| seen.topic.clone())
+            .filter(|topic| !topic.starts_with('$'))
             .collect::<BTreeSet<_>>()
             .into_iter()
             .take(MAX_TOPICS)
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topics_of_the_node_that_tests_do_not_see_are_known() {
+        for seen in
+            ["#", "+/a", "$faas/dead/f", "$faas/dead/#", "$faas/wf/+/result/1", "$faas/wf/w/result/#"]
+        {
+            assert!(is_seen(seen), "{seen}");
+        }
+        for unseen in
+            ["$SYS/#", "$faas/#", "$faas/events/#", "$faas/wf/#", "$faas/events/workflow/w/task/#"]
+        {
+            assert!(!is_seen(unseen), "{unseen}");
+        }
     }
 }
