@@ -3,7 +3,8 @@
 //! The start reads a configuration, opens a store and makes programs of functions; a deploy and a page of the dashboard
 //! run code of their own too. The kernel maps each page that was read, with its neighbours, and counts it as resident until
 //! memory is short, when it takes pages that are mapped after others. Pages that the node unmaps stay in the page cache
-//! while memory is free, and are the first that go when it is not. One that is needed again is mapped by a page fault.
+//! while memory is free, and are the first that go when it is not. One that is needed again is mapped by a page fault; if
+//! such faults read the disk, memory is short, the kernel does this work itself, and the node leaves it to it.
 
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ const INTERVAL: Duration = Duration::from_secs(2);
 const AT_REST_BYTES: u64 = 512 << 10;
 /// They are given back if they are this much more than those that were needed after the last time.
 const WORTHWHILE_BYTES: u64 = 4 << 20;
+/// Page faults that read the disk after pages were given back. So many show that memory is short.
+const MAX_FAULTS_FROM_DISK: u64 = 32;
 
 /// Why pages stay resident.
 #[derive(Debug, Error)]
@@ -32,17 +35,27 @@ pub enum GiveBackError {
     Kept(#[from] Errno),
 }
 
-/// Gives the pages back whenever the node comes to rest. It ends at the first error, and is cancelled by a drop.
+/// Gives the pages back whenever the node comes to rest. It ends at the first error and when memory is short, and is cancelled by a
+/// drop.
 pub async fn give_back_at_rest() {
     let mut looks = tokio::time::interval(INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut course = Course::default();
     loop {
         looks.tick().await;
-        let done = file_backed_bytes().and_then(|bytes| match course.look(bytes) {
-            Look::AtRest => give_back(),
-            Look::Needed => Ok(()),
-        });
+        let look =
+            file_backed_bytes().and_then(|bytes| Ok(course.look(bytes, Process::myself()?.stat()?.majflt)));
+        let done = match look {
+            Ok(Look::AtRest) => give_back(),
+            Ok(Look::Needed) => Ok(()),
+            Ok(Look::MemoryIsShort) => {
+                tracing::debug!(
+                    "pages of the program are read from the disk again: the kernel takes them when it has to"
+                );
+                return;
+            }
+            Err(error) => Err(error),
+        };
         if let Err(error) = done {
             tracing::debug!(%error, "pages of the program stay resident");
             return;
@@ -55,6 +68,8 @@ pub async fn give_back_at_rest() {
 struct Course {
     last_bytes: u64,
     needed: Needed,
+    /// Page faults that had read the disk when pages were given back last; `None` before.
+    faults_then: Option<u64>,
 }
 
 /// What was resident at the look after the pages were given back.
@@ -73,10 +88,16 @@ enum Look {
     /// The pages are to be given back.
     AtRest,
     Needed,
+    /// Pages that were given back had to be read from the disk.
+    MemoryIsShort,
 }
 
 impl Course {
-    fn look(&mut self, bytes: u64) -> Look {
+    /// Takes the resident bytes, and the page faults that have read the disk since the start of the process.
+    fn look(&mut self, bytes: u64, major_faults: u64) -> Look {
+        if self.faults_then.is_some_and(|then| major_faults > then + MAX_FAULTS_FROM_DISK) {
+            return Look::MemoryIsShort;
+        }
         let changed_bytes = bytes.abs_diff(std::mem::replace(&mut self.last_bytes, bytes));
         let needed_bytes = match self.needed {
             Needed::Unknown => 0,
@@ -85,6 +106,7 @@ impl Course {
         };
         if changed_bytes < AT_REST_BYTES && bytes >= needed_bytes + WORTHWHILE_BYTES {
             self.needed = Needed::AtNextLook;
+            self.faults_then = Some(major_faults);
             return Look::AtRest;
         }
         if !matches!(self.needed, Needed::Unknown) {
@@ -135,22 +157,32 @@ mod tests {
     #[test]
     fn pages_leave_when_their_size_rests() {
         let mut course = Course::default();
-        assert_eq!(course.look(20 * MIB), Look::Needed, "the start goes on");
-        assert_eq!(course.look(35 * MIB), Look::Needed, "and goes on");
-        assert_eq!(course.look(35 * MIB), Look::AtRest);
-        assert_eq!(course.look(15 * MIB), Look::Needed, "what is needed comes back");
-        assert_eq!(course.look(15 * MIB), Look::Needed);
-        assert_eq!(course.look(15 * MIB + 3 * MIB), Look::Needed, "too little");
-        assert_eq!(course.look(18 * MIB), Look::Needed);
-        assert_eq!(course.look(30 * MIB), Look::Needed, "a deploy");
-        assert_eq!(course.look(30 * MIB), Look::AtRest);
+        assert_eq!(course.look(20 * MIB, 0), Look::Needed, "the start goes on");
+        assert_eq!(course.look(35 * MIB, 0), Look::Needed, "and goes on");
+        assert_eq!(course.look(35 * MIB, 0), Look::AtRest);
+        assert_eq!(course.look(15 * MIB, 0), Look::Needed, "what is needed comes back");
+        assert_eq!(course.look(15 * MIB, 0), Look::Needed);
+        assert_eq!(course.look(15 * MIB + 3 * MIB, 0), Look::Needed, "too little");
+        assert_eq!(course.look(18 * MIB, 0), Look::Needed);
+        assert_eq!(course.look(30 * MIB, 0), Look::Needed, "a deploy");
+        assert_eq!(course.look(30 * MIB, 0), Look::AtRest);
     }
 
     #[test]
     fn a_node_under_load_keeps_what_it_needs() {
         let mut course = Course::default();
-        let looks: Vec<Look> = (0..10).map(|_| course.look(30 * MIB)).collect();
+        let looks: Vec<Look> = (0..10).map(|_| course.look(30 * MIB, 0)).collect();
         assert_eq!(looks.iter().filter(|look| **look == Look::AtRest).count(), 1, "{looks:?}");
+    }
+
+    #[test]
+    fn pages_that_come_back_from_the_disk_stay() {
+        let mut course = Course::default();
+        // The start reads the disk.
+        assert_eq!(course.look(35 * MIB, 500), Look::Needed);
+        assert_eq!(course.look(35 * MIB, 900), Look::AtRest);
+        assert_eq!(course.look(15 * MIB, 900 + MAX_FAULTS_FROM_DISK), Look::Needed, "a few are none");
+        assert_eq!(course.look(15 * MIB, 901 + MAX_FAULTS_FROM_DISK), Look::MemoryIsShort);
     }
 
     #[test]
