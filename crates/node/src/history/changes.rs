@@ -57,14 +57,19 @@ fn dead_letters(dead: u64, last: &[Arc<str>]) -> Happened {
         [only] => (**only).to_owned(),
         _ => String::new(),
     };
-    let of = match (named.is_empty(), functions.len() > NAMED_FUNCTIONS || dead > new.len() as u64) {
+    let all = match (named.is_empty(), functions.len() > NAMED_FUNCTIONS) {
         (true, _) => String::new(),
         (false, false) => format!(" of {}", named.join(", ")),
         (false, true) => format!(" of {} and others", named.join(", ")),
     };
+    // Of more than are remembered only the last ones are known.
+    let (of, last) = match dead > new.len() as u64 && !all.is_empty() {
+        true => (String::new(), format!(", the last ones{all}")),
+        false => (all, String::new()),
+    };
     let text = match dead {
         1 => format!("a durable invocation{of} became a dead letter"),
-        _ => format!("{dead} durable invocations{of} became dead letters"),
+        _ => format!("{dead} durable invocations{of} became dead letters{last}"),
     };
     Happened { kind: Kind::Dead, subject, text }
 }
@@ -216,6 +221,10 @@ mod tests {
         assert_eq!(
             text(&before, &seen(6, &["d", "c", "b", "a", "old"])),
             of("", "4 durable invocations of `a`, `b`, `c` and others became dead letters")
+        );
+        assert_eq!(
+            text(&before, &seen(9, &["a", "a"])),
+            of("a", "7 durable invocations became dead letters, the last ones of `a`")
         );
         // Retried or given up meanwhile.
         assert_eq!(text(&before, &seen(3, &[])), of("", "a durable invocation became a dead letter"));
