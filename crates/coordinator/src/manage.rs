@@ -52,9 +52,10 @@ pub enum ChangeError {
         /// The status of the instance.
         status: &'static str,
     },
-    /// The instance has failed, and its end is still not stored.
+    /// The change, or the end before it, is still not stored.
     #[error(
-        "instance {id} has failed, and that is not stored yet: the disk is slow or full; try again later"
+        "what was asked of instance {id} is not stored yet: the disk is slow or full; `edgefaas workflow show {id}` tells what it \
+         has come to"
     )]
     NotStored {
         /// The id of the instance.
@@ -188,7 +189,8 @@ impl Coordinator {
 
     /// The status of an instance that is about to end, when its end is stored.
     async fn stored_end(&self, running: &Running) -> Result<Status, ChangeError> {
-        let since = Instant::now();
+        let (since, id) = (Instant::now(), running.id);
+        let mut is_gone = false;
         loop {
             {
                 let state = running.state.lock();
@@ -197,9 +199,19 @@ impl Coordinator {
                     return Ok(status);
                 }
             }
-            if since.elapsed() > END_WAIT || self.find(running.id).is_none() {
-                return Err(ChangeError::NotStored { id: running.id.to_string() });
+            // An event that came after the end may be handled now, by a thread that has the instance.
+            if let Some(ended) = self.ended.lock().find(id) {
+                return Ok(ended.status);
             }
+            if is_gone {
+                let kept = self.kept_instance(id).map(|kept| kept.status);
+                return kept.ok_or_else(|| ChangeError::Unknown(id.to_string()));
+            }
+            if since.elapsed() > END_WAIT {
+                return Err(ChangeError::NotStored { id: id.to_string() });
+            }
+            // What remembers it comes a moment later.
+            is_gone = self.find(id).is_none();
             tokio::time::sleep(END_LOOK_INTERVAL).await;
         }
     }

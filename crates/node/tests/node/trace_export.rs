@@ -13,7 +13,7 @@ use http::Request;
 use http_body_util::Full;
 use parking_lot::Mutex;
 use prost::Message;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::TcpListenerStream;
@@ -330,6 +330,9 @@ async fn a_node_that_stops_exports_its_last_spans() {
     client.publish("begin", "").await;
     client.puback().await;
     let (mut waiting, _) = in_time(slow.accept()).await.unwrap();
+    // A connection with unread bytes would be reset, and the answer lost.
+    let read = in_time(waiting.read(&mut [0; 4096])).await.unwrap();
+    assert!(read > 0);
     let gateway = node.addresses.http;
     let is_closed = async {
         while tokio::net::TcpStream::connect(gateway).await.is_ok() {

@@ -674,7 +674,7 @@ async fn a_slow_filter_does_not_delay_others() {
 async fn workflows_that_compute_do_not_block_others() {
     const EACH: usize = 4;
     let mut node = TestNode::start().await;
-    let heavy = "do:\n  - a: { set: { n: '${ [range(100000)] | map(. + 1) | length }' } }\n  - b: { set: '${ . }', then: a }\n";
+    let heavy = "do:\n  - a: { set: { n: '${ [range(50000)] | map(. + 1) | length }' } }\n  - b: { set: '${ . }', then: a }\n";
     let grows = "do:\n  - a: { set: { n: '${ (.n // 0) + 1 }' }, export: { as: '{ l: (($context.l // []) + [\"0123456789\" * 100]) \
                  }' }, then: b }\n  - b: { set: '${ . }', then: a }\n";
     deploy(
