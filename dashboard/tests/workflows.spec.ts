@@ -81,7 +81,7 @@ test("the trace of an instance that was retried says what each time is", async (
     await picture(page, "retried");
     await page.getByRole("button", { name: "Give up" }).click();
     await page.getByRole("dialog").getByRole("button", { name: "Give up" }).click();
-    await expect(page.getByRole("button", { name: "Retry" })).toHaveCount(0);
+    await expect(page.getByRole("button", { name: "Retry", exact: true })).toHaveCount(0);
     await expect(page.locator("main")).toContainText("cancelled");
 });
 
