@@ -144,7 +144,7 @@ fn mosquittos_clients_have_what_they_ask_for() {
             publish(&["-t", &format!("work/{number}"), "-m", "job"]);
         }
         // A job is acknowledged to its publisher before a member has it: what a member has not read is lost if it ends now.
-        let (job, printed) = std::sync::mpsc::channel();
+        let (job, printed) = std::sync::mpsc::sync_channel(100);
         let children = members.map(|(child, lines)| {
             let job = job.clone();
             std::thread::spawn(move || {
