@@ -77,6 +77,81 @@ fn a_full_disk_is_told_and_the_node_goes_on() {
     assert_eq!(node.terminate(), Some(0));
 }
 
+const DEAD: &str = r#"
+export default async (event, context) => {
+    const map = context.object("o").map("m");
+    for (let key = 0; key < 200; key++) {
+        if (event.text() === "fill") await map.set("k" + key, "x".repeat(20_000));
+        else await map.delete("k" + key);
+    }
+    return "done";
+};
+"#;
+
+/// The store stops for good if its own work meets a full disk, so it does none while another program takes the space.
+#[test]
+fn a_disk_that_another_program_fills_is_left_alone_until_that_has_ended() {
+    const ROUNDS: usize = 20;
+    /// The store looks for 100 ms whether the free space falls.
+    const LONG_GAP: Duration = Duration::from_millis(50);
+    let home = tempfile::tempdir().unwrap();
+    let disk_path = home.path().join("disk");
+    std::fs::create_dir(&disk_path).unwrap();
+    let Some(_disk) = SmallDisk::mount(&disk_path, "128m") else {
+        return skipped("the right to mount a file system (root)");
+    };
+    let file = home.path().join("dead.js");
+    std::fs::write(&file, DEAD).unwrap();
+    let config = home.path().join("edgefaas.toml");
+    std::fs::write(&config, "[store]\nreserve = \"16MiB\"\n").unwrap();
+    let data = disk_path.join("data");
+    let node =
+        SmallNode { home, node: Some(Running::start(&data, &["--config", config.to_str().unwrap()])) };
+    node.node().ok(&["deploy", file.to_str().unwrap(), "--allow", "objects=o"]);
+    let reclaims = || node.metric("edgefaas_disk_reclaims_total");
+    let make_dead = || {
+        for what in ["fill", "delete"] {
+            assert_eq!(node.node().http("POST", "/fn/dead", what), (200, "done".into()));
+        }
+    };
+    let filler = disk_path.join("filler");
+    // A round in which this machine paused says nothing.
+    let is_told = (0..ROUNDS).any(|_| {
+        make_dead();
+        let before = reclaims();
+        let longest_gap = fill_steadily(&filler);
+        let during = reclaims() - before;
+        std::fs::remove_file(&filler).unwrap();
+        assert!(longest_gap > LONG_GAP || during == 0, "{during} passes while the disk was filled");
+        longest_gap <= LONG_GAP
+    });
+    assert!(is_told, "this machine paused in each of {ROUNDS} rounds");
+    // With little room that nobody takes, it is done.
+    let before = reclaims();
+    make_dead();
+    leave(&disk_path, 24 << 20);
+    let until = Instant::now() + PATIENCE;
+    while reclaims() == before {
+        assert!(Instant::now() < until, "the space of what was deleted is not reclaimed");
+        look_again();
+    }
+    assert_eq!(node.node.expect("it runs").terminate(), Some(0));
+}
+
+/// Fills the disk at some 25 MB/s; gives the longest time between two blocks.
+fn fill_steadily(path: &Path) -> Duration {
+    use std::io::Write;
+    let mut file = std::fs::File::create(path).unwrap();
+    let block = vec![0; 256 << 10];
+    let (mut last, mut longest_gap) = (Instant::now(), Duration::ZERO);
+    while file.write_all(&block).is_ok() {
+        std::thread::sleep(Duration::from_millis(10));
+        longest_gap = longest_gap.max(last.elapsed());
+        last = Instant::now();
+    }
+    longest_gap
+}
+
 /// Writes until the disk takes no more.
 pub fn fill(path: &Path) {
     use std::io::Write;

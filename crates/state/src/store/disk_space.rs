@@ -48,6 +48,12 @@ const GROWTH_COPIES: u64 = 3;
 /// Copies for a releasing write: engine's journal and table.
 const RELEASE_COPIES: u64 = 2;
 
+/// Fraction (one in 8) of the space that releasing writes may not use. Other programs that take more of it within a
+/// moment are filling the disk.
+const TAKEN_SHARE: u64 = 8;
+/// Space that they may take within that moment in any case.
+const MIN_TAKEN_BYTES: u64 = 256 << 10;
+
 /// Effect of a write on the size of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
@@ -103,6 +109,14 @@ impl SpaceState {
     }
 }
 
+/// Free space at one moment, to learn what other programs take after it.
+#[derive(Debug, Clone, Copy)]
+pub struct SpaceSample {
+    free_bytes: u64,
+    /// Bytes that the store had written.
+    written_bytes: u64,
+}
+
 /// Free space of the file system.
 struct Free {
     bytes: u64,
@@ -122,6 +136,8 @@ pub struct DiskSpace {
     state: Arc<SpaceState>,
     /// Bytes of accepted writes that are not written yet.
     planned_bytes: u64,
+    /// Bytes written since the start.
+    written_bytes: u64,
     /// Bytes changed in memory, to be written later.
     owed_bytes: u64,
     /// Bytes written since the last rotation of the engine's journal.
@@ -159,6 +175,7 @@ impl DiskSpace {
             requests,
             state: Arc::default(),
             planned_bytes: 0,
+            written_bytes: 0,
             owed_bytes: 0,
             journal_bytes: 0,
             compaction_bytes: 0,
@@ -269,6 +286,20 @@ impl DiskSpace {
         self.free().is_none_or(|free| free.bytes >= needed_bytes && free.files >= MIN_FILES / 2)
     }
 
+    /// The free space now; `None` if the system does not report it.
+    pub fn sample(&self) -> Option<SpaceSample> {
+        Some(SpaceSample { free_bytes: self.free_bytes()?, written_bytes: self.written_bytes })
+    }
+
+    /// True if other programs have taken a significant part of the reserve since `before`: what is free now may be gone
+    /// in a moment.
+    pub fn is_taken_since(&self, before: SpaceSample) -> bool {
+        let Some(now) = self.sample() else { return false };
+        let own_bytes = RELEASE_COPIES * (now.written_bytes - before.written_bytes);
+        let taken_bytes = before.free_bytes.saturating_sub(now.free_bytes).saturating_sub(own_bytes);
+        taken_bytes > (self.floor_bytes() / TAKEN_SHARE).max(MIN_TAKEN_BYTES)
+    }
+
     /// Bytes that a compaction may use now.
     pub fn compaction_room_bytes(&self) -> u64 {
         let kept = self.database.write_buffer_size() + self.floor_bytes();
@@ -280,6 +311,7 @@ impl DiskSpace {
     pub fn written(&mut self) {
         let bytes = std::mem::take(&mut self.planned_bytes);
         self.journal_bytes += bytes;
+        self.written_bytes += bytes;
         self.measure_in_bytes = self.measure_in_bytes.saturating_sub(bytes);
         if self.measure_in_bytes == 0 {
             self.measure();

@@ -4,7 +4,8 @@
 //! A pass first flushes all memtables, so the engine can remove all files of its journal but a new one. Then it
 //! compacts key spaces with dead data, the smallest first, each if the disk has room for its live data. Then it
 //! releases old versions of the key spaces with their tables. Each step measures the free space first: a flush that
-//! finds the disk full would stop the engine.
+//! finds the disk full would stop the engine. While another program fills the disk, what is free now says nothing about
+//! the next moment, so on a tight disk each step also waits until the free space does not fall.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -35,6 +36,8 @@ const IDLE_PATIENCE: Duration = Duration::from_secs(3);
 const META: &str = "meta";
 /// Maximum wait for a flush of all memtables; a longer one means that the disk hangs.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
+/// Time in which other programs must not take space before a step on a tight disk.
+const STEADY: Duration = Duration::from_millis(100);
 const POLL: Duration = Duration::from_millis(5);
 /// Number of deleted entries that justifies a pass, immediately if the disk is full.
 const MANY_DELETED: u64 = 100;
@@ -132,7 +135,7 @@ impl Upkeep {
         if !self.is_due(pass, is_full || is_requested, before_bytes) {
             return self.wait(pass, is_full);
         }
-        if !pass.can_flush_all() {
+        if !pass.can_flush_all() || pass.is_filling() {
             self.last = None;
             return Some(RETRY);
         }
@@ -214,7 +217,7 @@ impl Upkeep {
         let is_new = std::mem::replace(&mut self.counted, compactions) != compactions;
         let is_significant =
             || is_new && dead_data::replaced_bytes(&pass.spaces) >= pass.significant_bytes();
-        if pass.is_tight() || is_significant() {
+        if (pass.is_tight() || is_significant()) && !pass.is_filling() {
             pass.release_old_tables();
             // The next compaction, which this flush may start, causes no removal of its own.
             self.compactions = compactions + 1;
@@ -298,7 +301,11 @@ impl<'a> Pass<'a> {
     /// With `always` it rotates also a short journal. False if there was no room for the flush, or the engine did not finish
     /// in time.
     fn rotate_and_flush(&self, folder: &std::path::Path, always: bool) -> bool {
-        if !self.can_flush_all() || !self.wait(|| self.is_idle(), IDLE_PATIENCE) {
+        if !self.can_flush_all()
+            || !self.wait(|| self.is_idle(), IDLE_PATIENCE)
+            || self.is_filling()
+            || !self.can_flush_all()
+        {
             return false;
         }
         let mut is_done = true;
@@ -335,6 +342,20 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// True if the disk has little room and other programs take of it now.
+    fn is_filling(&self) -> bool {
+        if !self.is_tight() {
+            return false;
+        }
+        let Some(before) = self.writer.lock().disk().sample() else { return false };
+        pause(self.requests, STEADY);
+        let is_filling = self.writer.lock().disk().is_taken_since(before);
+        if is_filling {
+            tracing::debug!("another program fills the disk: the store's upkeep waits");
+        }
+        is_filling
+    }
+
     fn is_idle(&self) -> bool {
         self.database.active_compactions() == 0 && self.database.outstanding_flushes() == 0
     }
@@ -361,7 +382,10 @@ impl<'a> Pass<'a> {
                 continue;
             }
             // Measuring takes time: the engine may have started a compaction that uses the same room.
-            if self.requests.is_stopped() || !self.wait(|| self.is_idle(), IDLE_PATIENCE) {
+            if self.requests.is_stopped()
+                || !self.wait(|| self.is_idle(), IDLE_PATIENCE)
+                || self.is_filling()
+            {
                 compacted.is_whole = false;
                 break;
             }
