@@ -73,6 +73,20 @@ async function makeDead(node: Node, number: number) {
     await client.endAsync();
 }
 
+test("dead letters of a function that is gone are found by its name", async ({ page, node }) => {
+    await deploy(node, app(true));
+    await makeDead(node, 1);
+    await signIn(page, node);
+    await page.goto(`${node.url}/#/invocations/dead`);
+    const list = page.getByRole("region", { name: "Dead invocations" });
+    await expect(list.locator("tbody tr")).toHaveCount(1);
+    await node.cli(["rm", "plant"]);
+    await expect(page.getByRole("option", { name: "slow" })).toHaveCount(0);
+    await page.getByLabel("Function").selectOption("gate");
+    await expect(page).toHaveURL(/function=gate/);
+    await expect(list.locator("tbody tr")).toHaveCount(1);
+});
+
 test("all dead letters of a function are retried in their order, and all are discarded", async ({ page, node }) => {
     await deploy(node, app(true));
     await makeDead(node, 12);

@@ -95,6 +95,7 @@ test("instances that failed at a task are counted there and found by it", async 
     const rows = page.getByRole("region", { name: "Instances" }).locator("tbody tr");
     await expect(rows).toHaveCount(2);
     await expect(rows.first()).toContainText("https://example.com/burst");
+    await expect(rows.first()).toContainText("/do/1/burst");
     await page.getByRole("button", { name: /^first/ }).click();
     await expect(page.getByText("No instance runs, waits or has failed at this task.")).toBeVisible();
     await page.goto(`${node.url}/#/workflows/of/nosuch`);

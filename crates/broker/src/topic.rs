@@ -7,7 +7,7 @@ use std::str::FromStr;
 use bytestring::ByteString;
 
 /// Topics of the broker itself: only it may publish to them, and they are not stored.
-pub(crate) const SYS_PREFIX: &str = "$SYS/";
+pub const SYS_PREFIX: &str = "$SYS/";
 
 /// Longest topic name or filter in bytes: its length travels in two bytes.
 pub const MAX_TOPIC_BYTES: usize = 65_535;

@@ -1,6 +1,6 @@
 //! Topics under `$faas/`: calls, their results, and topics that only the node publishes to.
 
-use edgefaas_broker::topic::{TopicName, TopicNameError};
+use edgefaas_broker::topic::{SYS_PREFIX, TopicName, TopicNameError};
 use edgefaas_manifest::NODE_TRIGGERS;
 
 pub use edgefaas_manifest::topics::{
@@ -45,6 +45,15 @@ pub fn parse_call(topic: &str) -> Option<Call<'_>> {
     let kind = [CallKind::Function, CallKind::Workflow].into_iter().find(|known| known.level() == kind)?;
     let is_call = verb == "invoke" && levels.next().is_none() && request_id != Some("");
     is_call.then_some(Call { kind, function, request_id })
+}
+
+/// True if clients may publish to the topic, as far as the rules of access allow it. Under `$SYS/` only the broker publishes,
+/// and under `$faas/` clients only call.
+pub fn takes_from_clients(topic: &str) -> bool {
+    match topic.starts_with(PREFIX) {
+        true => parse_call(topic).is_some(),
+        false => !topic.starts_with(SYS_PREFIX),
+    }
 }
 
 /// True if the topic is not reserved for the node. Topics that start with `$` are reserved.

@@ -51,7 +51,9 @@ function All(props: { dead: boolean; of: string }) {
     const apps = useLive((signal) => control.list({}, { signal }), [], 10_000).data?.apps ?? [];
     const names = apps.flatMap((app) => app.functions.map((one) => one.name));
     // A dead one may be of a function that is gone.
-    const known = of === "" || names.includes(of) ? names : [of, ...names];
+    const seen = (data?.invocations ?? []).map((one) => one.function);
+    const gone = new Set([of, ...seen].filter((name) => name !== "" && !names.includes(name)));
+    const known = [...gone, ...names];
     const number = (value: bigint | undefined) => (value === undefined ? "" : ` (${count(value)})`);
     return (
         <>

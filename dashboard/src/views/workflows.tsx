@@ -81,8 +81,13 @@ function All(props: { name: string }) {
 
 /** True if an instance runs or waits at a task, or failed there. */
 function isAt(instance: Instance, task: string): boolean {
-    if (instance.tasks.some((one) => one === task || one.startsWith(`${task} (`))) return true;
-    return instance.status === "faulted" && instance.error !== "" && failedAt(instance.error) === task;
+    return tasksOf(instance).some((one) => one === task || one.startsWith(`${task} (`));
+}
+
+/** The tasks at which an instance runs or waits, or the one at which it failed. */
+function tasksOf(instance: Instance): string[] {
+    const failed = instance.status === "faulted" ? failedAt(instance.error) : undefined;
+    return failed === undefined ? instance.tasks : [failed];
 }
 
 /** An error of the DSL in a line. */
@@ -97,9 +102,10 @@ function errorText(error: string): string {
 }
 
 /** The task that an error names. */
-function failedAt(error: string): unknown {
+function failedAt(error: string): string | undefined {
     try {
-        return JSON.parse(error).instance;
+        const { instance } = JSON.parse(error);
+        return typeof instance === "string" ? instance : undefined;
     } catch {
         return undefined;
     }
@@ -190,7 +196,7 @@ function Instances(props: { instances: Instance[]; done: () => void }) {
                 { name: "Instance", cell: (one) => <a href={href("workflows", ["instance", one.id])}>{one.id}</a> },
                 { name: "Workflow", wide: true, cell: (one) => one.workflow },
                 { name: "State", cell: (one) => <Badge tone={TONES[one.status] ?? "quiet"}>{one.status}</Badge> },
-                { name: "At", wide: true, cell: (one) => one.tasks.join(", ") },
+                { name: "At", wide: true, cell: (one) => tasksOf(one).join(", ") },
                 { name: "Started", wide: true, cell: (one) => time(one.startedUnixMs) },
                 { name: "Error", wide: true, cell: (one) => errorText(one.error) },
                 { name: "Actions", actions: true, cell: (one) => <Changes instance={one} done={props.done} /> },

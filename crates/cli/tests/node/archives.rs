@@ -77,4 +77,14 @@ fn values_are_what_functions_would_have_written() {
     assert_eq!(said.status.code(), Some(USAGE), "{said:?}");
     let said = node.cli(&["objects", "list", "A/b"]);
     assert!(String::from_utf8_lossy(&said.stderr).contains("`A/b` is not a valid app name"), "{said:?}");
+    for (args, nothing) in [
+        (&["objects", "list", "apq"][..], "no object of it"),
+        (&["secrets", "list", "--app", "apq"], "no secret of it"),
+        (&["workflow", "cancel", "--app", "apq"], "no instance of its workflows"),
+    ] {
+        let said = node.cli(args);
+        assert_eq!(said.status.code(), Some(NOT_FOUND), "{said:?}");
+        let text = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(text.contains(&format!("there is no app `apq`, and {nothing}")), "{text}");
+    }
 }

@@ -369,6 +369,8 @@ fn instances_are_listed_cancelled_retried_and_finish_on_their_definition() {
     let shown = parsed(&node.ok(&["workflow", "show", &second, "-o", "json"]));
     assert_eq!(shown["error"]["instance"], "/do/2/last", "{shown}");
     assert!(shown["error"]["detail"].as_str().unwrap().contains("not yet"), "{shown}");
+    let list = node.ok(&["workflow", "list"]);
+    assert!(list.lines().any(|line| line.contains(&second) && line.contains("/do/2/last")), "{list}");
     // A failed instance that is cancelled is so in the list and by itself.
     start(&node);
     let waits = |found: &[Value]| found.iter().any(|one| one["status"] == "waiting");

@@ -6,6 +6,7 @@ use serde_json::json;
 use crate::app_nodes;
 use crate::args::{Format, Global, List};
 use crate::connection;
+use crate::exit::{Exit, Failure};
 use crate::fitting::{self, Column, Fit};
 use crate::output;
 use crate::tables;
@@ -39,6 +40,18 @@ pub async fn run(args: &List, global: &Global) -> anyhow::Result<()> {
         true => Ok(()),
         false => fitting::print(&tables::WORKFLOWS, workflows),
     }
+}
+
+/// Fails if no app has the name, for which nothing was found: it is probably misspelt. `nothing` names what was looked for.
+pub(super) async fn check_app(name: &str, nothing: &str, global: &Global) -> anyhow::Result<()> {
+    let mut client = connection::connect(global).await?;
+    let request = proto::ListRequest::default();
+    let response = client.list(request).await.map_err(|status| connection::failure(&status))?;
+    if response.into_inner().apps.iter().any(|app| app.name == name) {
+        return Ok(());
+    }
+    let text = format!("there is no app `{name}`, and no {nothing}; `edgefaas list` shows all");
+    Err(Failure::new(Exit::NotFound, text))
 }
 
 fn list_nodes(apps: &[proto::App]) -> anyhow::Result<()> {

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
+use super::list::check_app;
 use crate::args::{FieldName, Format, Global, Objects};
 use crate::connection::{self, ObjectsClient};
 use crate::exit::{Exit, Failure};
@@ -77,6 +78,9 @@ async fn list(mut client: ObjectsClient, app: Option<&str>, global: &Global) -> 
             break;
         }
         objects.extend(page.objects);
+    }
+    if let (Some(app), true) = (app, objects.is_empty()) {
+        check_app(app, "object of it", global).await?;
     }
     let fields = |object: &proto::Object| {
         let mut fields: Vec<_> = object.fields.clone().into_iter().collect();

@@ -7,6 +7,7 @@ use edgefaas_api::control as proto;
 use edgefaas_manifest::{FILE_NAME, Manifest, is_name, is_secret_name};
 use serde_json::json;
 
+use super::list::check_app;
 use crate::app::read_manifest;
 use crate::args::{Format, Global, Secrets};
 use crate::connection;
@@ -72,6 +73,9 @@ async fn list(app: Option<&str>, global: &Global) -> anyhow::Result<()> {
     let request = proto::ListSecretsRequest { app: app.unwrap_or_default().to_owned() };
     let response = client.list_secrets(request).await;
     let secrets = response.map_err(|status| connection::failure(&status))?.into_inner().secrets;
+    if let (Some(app), true) = (app, secrets.is_empty()) {
+        check_app(app, "secret of it", global).await?;
+    }
     let app = |secret: &proto::Secret| (!secret.app.is_empty()).then(|| secret.app.clone());
     match global.output {
         Format::Json => {

@@ -8,6 +8,7 @@ use edgefaas_api::control::change_instance_request::Change;
 use edgefaas_workflow::{flowchart, graph};
 use serde_json::{Value, json};
 
+use super::list::check_app;
 use crate::args::{Format, Global, Workflow};
 use crate::connection;
 use crate::exit::{Exit, Failure};
@@ -74,7 +75,7 @@ async fn list(name: Option<&str>, key: Option<&str>, limit: u32, global: &Global
             ended(instance),
             instance.key.clone(),
             instance.steps.to_string(),
-            output::cell(&instance.tasks),
+            output::cell(&tasks_of(instance)),
         ]
     };
     fitting::print(&COLUMNS, instances.iter().map(row).collect())?;
@@ -103,12 +104,21 @@ async fn show(id: &str, global: &Global) -> anyhow::Result<()> {
     line("ended", &ended(&instance));
     line("key", &instance.key);
     line("steps", &instance.steps.to_string());
-    line("at", &instance.tasks.join("\n"));
+    line("at", &tasks_of(&instance).join("\n"));
     line("input", &instance.input);
     line("context", if instance.context == "null" { "" } else { &instance.context });
     line("output", &instance.output);
     line("error", &instance.error);
     output::text(&lines)
+}
+
+/// The tasks at which an instance runs or waits, or the one at which it failed.
+fn tasks_of(instance: &proto::Instance) -> Vec<String> {
+    let failed_at = || {
+        let error: Value = serde_json::from_str(&instance.error).ok()?;
+        Some(vec![error["instance"].as_str()?.to_owned()])
+    };
+    failed_at().unwrap_or_else(|| instance.tasks.clone())
 }
 
 /// The time since the end, or nothing.
@@ -145,25 +155,18 @@ async fn cancel_all(of: Of, failed: bool, global: &Global) -> anyhow::Result<()>
 
 /// Fails if nothing has the name of which no instance was found: it is probably misspelt.
 async fn check_name(of: &Of, global: &Global) -> anyhow::Result<()> {
+    let name = match of {
+        Of::App(name) => return check_app(name, "instance of its workflows", global).await,
+        Of::Workflow(name) => name,
+    };
     let mut client = connection::connect(global).await?;
     let request = proto::ListRequest::default();
     let response = client.list(request).await.map_err(|status| connection::failure(&status))?;
     let apps = response.into_inner().apps;
-    let text = match of {
-        Of::Workflow(name) => {
-            let mut workflows = apps.iter().flat_map(|app| &app.workflows);
-            if workflows.any(|workflow| workflow.name == *name) {
-                return Ok(());
-            }
-            format!("there is no workflow `{name}`, and no instance of it; `edgefaas list` shows all")
-        }
-        Of::App(name) => {
-            if apps.iter().any(|app| app.name == *name) {
-                return Ok(());
-            }
-            format!("there is no app `{name}`, and no instance of its workflows; `edgefaas list` shows all")
-        }
-    };
+    if apps.iter().flat_map(|app| &app.workflows).any(|workflow| workflow.name == *name) {
+        return Ok(());
+    }
+    let text = format!("there is no workflow `{name}`, and no instance of it; `edgefaas list` shows all");
     Err(Failure::new(Exit::NotFound, text))
 }
 

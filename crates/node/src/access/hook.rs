@@ -100,6 +100,12 @@ impl Access {
             let detail = format!("the rules have no client_ids for this user with {}", request.client_id);
             return Err(refusal(ConnectRefusalReason::NotAuthorized, detail));
         }
+        if let Some(topic) = request.will.as_ref().map(|will| will.topic().as_str())
+            && !topics::takes_from_clients(topic)
+        {
+            let detail = format!("no client may leave a will on {topic}: only the node publishes there");
+            return Err(refusal(ConnectRefusalReason::NotAuthorized, detail));
+        }
         if let Some(will) = &request.will
             && !policy.rules().allows(names, Action::Will, will.topic().as_str())
         {

@@ -93,6 +93,26 @@ async fn a_token_is_a_user_until_it_expires() {
 }
 
 #[tokio::test]
+async fn a_will_on_a_topic_of_the_node_is_refused() {
+    use rumqttc::v5::mqttbytes::{QoS, v5::LastWill};
+    let node = TestNode::start().await;
+    let will = |topic: &str| LastWill::new(topic, "gone", QoS::AtLeastOnce, false, None);
+    for topic in ["$SYS/broker/uptime", "$faas/dead/f", "$faas/events/x"] {
+        let mut options = rumqttc::v5::MqttOptions::new("c", "127.0.0.1", node.addresses.mqtt.port());
+        options.set_last_will(will(topic));
+        let (_client, mut events) = rumqttc::v5::AsyncClient::new(options, 10);
+        let error = in_time(events.poll()).await.unwrap_err().to_string();
+        assert!(error.contains("NotAuthorized"), "{topic}: {error}");
+    }
+    for topic in ["gone", "$faas/fn/f/invoke"] {
+        Mqtt5::connect_with(&node, "c", |options| {
+            options.set_last_will(will(topic));
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
 async fn http_triggers_define_the_required_credentials() {
     let (platform, _now) = platform();
     let dir = tempfile::tempdir().unwrap();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use edgefaas_api::messages as proto;
+use edgefaas_broker::topic::SYS_PREFIX;
 use edgefaas_broker::{
     Broker, Client, Message, Origin, Peer, Properties, PublishOutcome, QoS, RejectReason, TopicName,
     Version,
@@ -23,7 +24,7 @@ pub(super) async fn publish(
 ) -> Result<proto::PublishResponse, Status> {
     let message = message_of(request, broker.max_message_bytes())?;
     let topic = message.topic().as_str().to_owned();
-    if topic.starts_with("$SYS/") {
+    if topic.starts_with(SYS_PREFIX) {
         return Err(Status::permission_denied(format!(
             "topic `{topic}`: only the broker itself publishes under $SYS/"
         )));
