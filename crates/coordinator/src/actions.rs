@@ -446,7 +446,9 @@ pub(super) fn error_of(error: &InvocationError) -> WorkflowError {
         }
         | InvocationError::QueueTimeout { .. }
         | InvocationError::ObjectsMissing { .. } => (ErrorKind::Timeout, 408),
-        InvocationError::UnknownFunction { .. } => (ErrorKind::Configuration, 404),
+        InvocationError::UnknownFunction { .. } | InvocationError::UnknownWorkflow { .. } => {
+            (ErrorKind::Configuration, 404)
+        }
         InvocationError::Run { error: RunError::Failed { .. }, .. } => (ErrorKind::Runtime, 500),
         other => (ErrorKind::Runtime, other.status()),
     };

@@ -37,6 +37,13 @@ struct OpenSpan {
     input: String,
 }
 
+/// The end of an instance.
+struct End {
+    unix_us: u64,
+    /// What it failed with, as JSON.
+    error: Option<String>,
+}
+
 /// The spans that the notes of a turn will begin.
 pub(super) struct SpansAhead {
     count: u64,
@@ -90,7 +97,14 @@ impl Coordinator {
             }
             let open = {
                 let state = running.state.lock();
-                state.spans.not_ended(&running, &trace, state.instance.status(), unix_us)
+                let end = state.instance.status().is_ended().then(|| End {
+                    unix_us: state.ended_unix_ms * 1000,
+                    error: match state.instance.result() {
+                        Some(Err(error)) => Some(cut(&error.to_json().to_string())),
+                        _ => None,
+                    },
+                });
+                state.spans.not_ended(&running, &trace, state.instance.status(), end, unix_us)
             };
             spans.extend(open.into_iter().map(|span| span.masked(|text| self.mask(&running, text))));
         }
@@ -171,8 +185,17 @@ impl OpenSpans {
         actions.iter().filter_map(ended).collect()
     }
 
-    /// The spans of the tasks that have not ended, and of the instance.
-    fn not_ended(&self, running: &Running, trace: &str, status: Status, unix_us: u64) -> Vec<TraceSpan> {
+    /// The spans of the tasks that have not ended, and of the instance. With the end of the instance, of those whose end a
+    /// crash has lost: they have ended with it.
+    fn not_ended(
+        &self,
+        running: &Running,
+        trace: &str,
+        status: Status,
+        end: Option<End>,
+        now_unix_us: u64,
+    ) -> Vec<TraceSpan> {
+        let until_unix_us = end.as_ref().map_or(now_unix_us, |end| end.unix_us);
         let span = |open: &OpenSpan| {
             let node = open.node.map(|node| running.workflow.program.node(node));
             let (kind, name) = kind_and_name(running, node);
@@ -189,12 +212,16 @@ impl OpenSpans {
                 export: running.trace_parent.as_deref().map_or(Export::NotSampled, Export::of),
                 name,
                 started_unix_us: open.started_unix_us,
-                duration_us: unix_us.saturating_sub(open.started_unix_us),
-                status: if waits { SpanStatus::Waiting } else { SpanStatus::Running },
+                duration_us: until_unix_us.saturating_sub(open.started_unix_us),
+                status: match (&end, waits) {
+                    (Some(_), _) => SpanStatus::Ended,
+                    (None, true) => SpanStatus::Waiting,
+                    (None, false) => SpanStatus::Running,
+                },
                 phases_us: [0; 4],
                 input: open.input.clone(),
                 output: String::new(),
-                error: None,
+                error: end.as_ref().and_then(|end| end.error.clone()),
                 attributes: Attributes::new(),
                 node: None,
             }

@@ -208,6 +208,14 @@ pub enum InvocationError {
         /// Similar names.
         near: Vec<String>,
     },
+    /// No workflow has this name.
+    #[error("there is no workflow `{name}`{}", near_names(near))]
+    UnknownWorkflow {
+        /// The unknown name.
+        name: String,
+        /// Similar names.
+        near: Vec<String>,
+    },
     /// The payload is over the function's limit.
     #[error("the payload for `{function}` has {actual_bytes} bytes; limits.payload is {limit_bytes}")]
     PayloadTooLarge {
@@ -388,7 +396,7 @@ impl InvocationError {
     /// The HTTP status code.
     pub fn status(&self) -> u16 {
         match self {
-            Self::UnknownFunction { .. } => 404,
+            Self::UnknownFunction { .. } | Self::UnknownWorkflow { .. } => 404,
             Self::PayloadTooLarge { .. } => 413,
             Self::QueueFull { .. }
             | Self::DroppedFromQueue { .. }
@@ -422,6 +430,7 @@ impl InvocationError {
     pub fn title(&self) -> &'static str {
         match self {
             Self::UnknownFunction { .. } => "Unknown function",
+            Self::UnknownWorkflow { .. } => "Unknown workflow",
             Self::PayloadTooLarge { .. } => "Payload too large",
             Self::QueueFull { .. } | Self::DroppedFromQueue { .. } => "Queue full",
             Self::NoIsolate { .. } => "No isolate free",
@@ -516,7 +525,7 @@ impl InvocationError {
 
 fn near_names(near: &[String]) -> String {
     match near {
-        [] => "; `edgefaas list` shows all functions".to_owned(),
+        [] => "; `edgefaas list` shows all".to_owned(),
         names => format!(
             "; did you mean {}?",
             names.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(" or ")

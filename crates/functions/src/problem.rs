@@ -68,7 +68,8 @@ impl Problem {
     /// The problem document of an invocation's error.
     pub fn of(error: &InvocationError, invocation: Option<&str>) -> Self {
         let near = match error {
-            InvocationError::UnknownFunction { near, .. } => near.clone(),
+            InvocationError::UnknownFunction { near, .. }
+            | InvocationError::UnknownWorkflow { near, .. } => near.clone(),
             _ => Vec::new(),
         };
         if let InvocationError::Workflow { error, .. } = error {

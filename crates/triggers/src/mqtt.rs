@@ -194,7 +194,7 @@ impl TriggerHook {
         let routes = targets.registry.routes();
         let Some(workflow) = routes.workflow(call.function) else {
             let near = routes.near_workflows(call.function);
-            return Err(InvocationError::UnknownFunction { name: call.function.to_owned(), near });
+            return Err(InvocationError::UnknownWorkflow { name: call.function.to_owned(), near });
         };
         let content_type = message.properties().and_then(|properties| properties.content_type.as_deref());
         let input = declared_input_of(message.payload(), content_type).map_err(|error| {

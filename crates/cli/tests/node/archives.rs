@@ -80,7 +80,7 @@ fn values_are_what_functions_would_have_written() {
     for (args, nothing) in [
         (&["objects", "list", "apq"][..], "no object of it"),
         (&["secrets", "list", "--app", "apq"], "no secret of it"),
-        (&["workflow", "cancel", "--app", "apq"], "no instance of its workflows"),
+        (&["workflow", "cancel", "--app", "apq"], "no live instance of its workflows"),
     ] {
         let said = node.cli(args);
         assert_eq!(said.status.code(), Some(NOT_FOUND), "{said:?}");

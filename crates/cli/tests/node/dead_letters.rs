@@ -90,6 +90,11 @@ fn waiting_invocations_are_hastened_and_ended() {
             .count()
             == 2
     });
+    node.kill();
+    let node = Running::start(&home.path().join("data"), &[]);
+    for found in list(&node, &["invocations", "--function", "slow"]) {
+        assert!(found["detail"].as_str().unwrap().contains("not yet"), "its last error: {found}");
+    }
     let first = list(&node, &["invocations"])[0]["id"].as_str().unwrap().to_owned();
     node.ok(&["invocations", "retry", &first]);
     eventually("its last attempt fails", || list(&node, &["dead"]).len() == 1);

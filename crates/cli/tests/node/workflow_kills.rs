@@ -153,4 +153,10 @@ do:
     for id in answered {
         assert!(after[id] > before[id], "{id} was not retried: {before:?} {after:?}");
     }
+    // Whatever end the crash has lost, nothing of a failed instance runs.
+    for id in before.keys() {
+        let shown = spans(&node, id);
+        let have_ended = shown.iter().all(|(_, _, status)| status.is_empty());
+        assert!(have_ended && !shown.is_empty(), "{id}: {shown:?}");
+    }
 }

@@ -318,6 +318,14 @@ fn remove(kind: &str, value: &str) -> anyhow::Result<Operation> {
         "list" => Operation::ListRemove(index(value)?),
         "json" => Operation::JsonRemove(value.to_owned()),
         "" => return Err(Failure::new(Exit::NotFound, "there is no such field")),
+        "counter" | "bounded-counter" => {
+            return Err(Failure::new(
+                Exit::Usage,
+                format!(
+                    "nothing is removed from a {kind}; to subtract, add a negative number: `edgefaas objects add … -- -{value}`"
+                ),
+            ));
+        }
         _ => return Err(other(kind, "removed from", "edgefaas objects set")),
     })
 }

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use crate::args::{Format, Global, Settings};
 use crate::connection;
+use crate::exit::{Exit, Failure};
 use crate::output;
 
 pub async fn run(args: &Settings, global: &Global) -> anyhow::Result<()> {
@@ -15,6 +16,10 @@ pub async fn run(args: &Settings, global: &Global) -> anyhow::Result<()> {
         all;
     let key = args.key.as_deref().unwrap_or_default();
     let settings: Vec<_> = settings.into_iter().filter(|setting| setting.key.contains(key)).collect();
+    if settings.is_empty() {
+        let text = format!("no setting has `{key}` in its name; `edgefaas settings` shows all");
+        return Err(Failure::new(Exit::NotFound, text));
+    }
     if global.output == Format::Json {
         let setting = |setting: &proto::Setting| {
             let line = (setting.line > 0).then_some(setting.line);

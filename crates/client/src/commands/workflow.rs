@@ -53,7 +53,7 @@ async fn list(name: Option<&str>, key: Option<&str>, limit: u32, global: &Global
     let response = client.list_instances(request).await.map_err(|status| connection::failure(&status))?;
     let proto::ListInstancesResponse { instances, more } = response.into_inner();
     if let (true, Some(name)) = (instances.is_empty(), name) {
-        check_name(&Of::Workflow(name.to_owned()), global).await?;
+        check_name(&Of::Workflow(name.to_owned()), "", global).await?;
     }
     if global.output == Format::Json {
         let instances: Vec<_> = instances.iter().map(as_json).collect();
@@ -145,7 +145,7 @@ async fn cancel_all(of: Of, failed: bool, global: &Global) -> anyhow::Result<()>
     let response = client.cancel_instances(request).await.map_err(|status| connection::failure(&status))?;
     let cancelled = response.into_inner().cancelled;
     if cancelled == 0 {
-        check_name(&of, global).await?;
+        check_name(&of, if failed { "failed " } else { "live " }, global).await?;
     }
     match global.output {
         Format::Json => output::json(&json!({ "cancelled": cancelled })),
@@ -154,9 +154,11 @@ async fn cancel_all(of: Of, failed: bool, global: &Global) -> anyhow::Result<()>
 }
 
 /// Fails if nothing has the name of which no instance was found: it is probably misspelt.
-async fn check_name(of: &Of, global: &Global) -> anyhow::Result<()> {
+async fn check_name(of: &Of, which: &str, global: &Global) -> anyhow::Result<()> {
     let name = match of {
-        Of::App(name) => return check_app(name, "instance of its workflows", global).await,
+        Of::App(name) => {
+            return check_app(name, &format!("{which}instance of its workflows"), global).await;
+        }
         Of::Workflow(name) => name,
     };
     let mut client = connection::connect(global).await?;
@@ -166,7 +168,8 @@ async fn check_name(of: &Of, global: &Global) -> anyhow::Result<()> {
     if apps.iter().flat_map(|app| &app.workflows).any(|workflow| workflow.name == *name) {
         return Ok(());
     }
-    let text = format!("there is no workflow `{name}`, and no instance of it; `edgefaas list` shows all");
+    let text =
+        format!("there is no workflow `{name}`, and no {which}instance of it; `edgefaas list` shows all");
     Err(Failure::new(Exit::NotFound, text))
 }
 

@@ -33,6 +33,7 @@ pub const RESERVED: u8 = b'k';
 pub const EXPIRY: u8 = b'e';
 pub const LISTED_EXPIRY: u8 = b'h';
 pub const DEAD: u8 = b'u';
+pub const LAST_ERROR: u8 = b'l';
 
 /// Digest of an idempotency key, or of the request that it was used with.
 pub type Digest = [u8; 16];
@@ -339,6 +340,16 @@ pub fn parse_expiry_key(key: &[u8]) -> Option<ExpiryKey<'_>> {
         id: Ulid(u128::from_be_bytes(*id)),
         external: (!name.is_empty()).then_some(name),
     })
+}
+
+/// The key of the error of a pending invocation's last attempt, a [`StoredProblem`].
+pub fn last_error_key(id: u128) -> Vec<u8> {
+    prefixed(LAST_ERROR, &id.to_be_bytes())
+}
+
+/// The id in the key of the error of a last attempt.
+pub fn parse_last_error_key(key: &[u8]) -> Option<u128> {
+    Some(u128::from_be_bytes(key.strip_prefix(&[LAST_ERROR])?.try_into().ok()?))
 }
 
 /// The key of a [`Dead`] record.

@@ -121,6 +121,7 @@ impl DurableQueue {
         self.remove_expired_of(&self.outcomes).await?;
         self.remove_expired_of(&self.listed).await?;
         let mut batch = Batch::default();
+        self.last_errors.remove_orphans(&self.records, &mut batch);
         for (key, function) in self.dead.expire(self.clock.now_unix_ms()) {
             self.records.delete(&mut batch, invocation_records::dead_key(key, &function));
         }

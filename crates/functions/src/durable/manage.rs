@@ -18,7 +18,8 @@ use crate::registry::LiveFunction;
 pub enum ManageError {
     /// It is neither pending nor dead.
     #[error(
-        "there is no pending or dead invocation `{id}`; `edgefaas invocations` and `edgefaas dead` show the ids"
+        "there is no pending or dead invocation `{id}`; `edgefaas invocations` and `edgefaas dead` show the ids, and \
+         `edgefaas workflow list` those of instances"
     )]
     Unknown {
         /// The id.

@@ -25,7 +25,7 @@ mod last_errors;
 mod manage;
 mod runner;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -273,6 +273,7 @@ impl DurableQueue {
     fn load(&self) -> Result<(), StoreError> {
         let (now, now_ms) = (self.clock.instant(), self.clock.now_unix_ms());
         let mut last = 0;
+        let mut retried = HashSet::new();
         let mut queues: HashMap<Arc<str>, FunctionQueue<CachedPending>> = HashMap::new();
         self.records.for_each(invocation_records::PENDING, |key, value| {
             let Some((function, sequence)) = invocation_records::parse_pending_key(key) else {
@@ -281,6 +282,9 @@ impl DurableQueue {
             last = last.max(sequence);
             match records::decode::<Pending>(value) {
                 Ok(pending) => {
+                    if pending.attempt > 1 {
+                        retried.insert(pending.id);
+                    }
                     let wait = Duration::from_millis(pending.due_unix_ms.saturating_sub(now_ms));
                     // At most the maximum wait of a manifest, in case the clock was set back.
                     let wait = wait.min(Duration::from_secs(24 * 3600));
@@ -300,6 +304,7 @@ impl DurableQueue {
         self.outcomes.load(&self.records)?;
         self.listed.load(&self.records)?;
         self.dead.load(&self.records)?;
+        self.last_errors.load(&self.records, &retried)?;
         self.sequence.store(last + 1, Ordering::Relaxed);
         self.first_sequence.store(last + 1, Ordering::Relaxed);
         Ok(())

@@ -352,15 +352,22 @@ impl DurableQueue {
         if let Err(error) = &outcome.result {
             self.last_errors.set(pending.id, Problem::of(error, None).into());
         }
-        let wait_text = format!("{detail}, the next one in {wait:?}");
+        let shown_wait = Duration::from_millis(wait.as_millis() as u64);
+        let wait_text = format!("{detail}, the next one in {shown_wait:?}");
         self.logs.add(&function.name, &outcome.id, LogLevel::Warn, wait_text);
         pending.attempt += 1;
         pending.due_unix_ms = self.clock.now_unix_ms() + wait.as_millis() as u64;
+        let mut keeps_error = true;
         loop {
             let mut batch = Batch::default();
             let key = invocation_records::pending_key(&function.name, sequence);
             self.records.put(&mut batch, key, records::encode(&pending));
+            if keeps_error {
+                self.last_errors.put(&self.records, &mut batch, pending.id);
+            }
             match self.store.committer().commit(batch, Durability::Written).await {
+                // The error needs room, the number of the attempt does not.
+                Err(CommitError::DiskFull { .. }) if keeps_error => keeps_error = false,
                 // The next attempt reads its number from the disk: without this write it would never rise.
                 Err(CommitError::DiskFull { .. }) if !self.drain.is_draining() => {
                     tokio::time::sleep(OVERLOADED_WAIT).await;
@@ -485,7 +492,7 @@ impl DurableQueue {
         outgoing: Vec<Outgoing>,
     ) -> Ending {
         self.records.delete(batch, invocation_records::pending_key(name, sequence));
-        self.last_errors.remove(pending.id);
+        self.last_errors.remove(&self.records, batch, pending.id);
         let kept_bytes = kept.map(|ended| self.keep(batch, name, pending, ended));
         Ending { kept_bytes, outgoing: self.publisher.put_all(batch, outgoing) }
     }
@@ -594,7 +601,7 @@ fn failure_kind(error: &InvocationError) -> FailureKind {
             RemoteErrorKind::NotRunnable => FailureKind::Deferred(NOT_RUNNABLE_WAIT),
             RemoteErrorKind::Commit | RemoteErrorKind::Unknown => FailureKind::Attempt,
         },
-        E::UnknownFunction { .. } | E::PayloadTooLarge { .. } | E::TooDeep { .. } | E::Discarded { .. } => FailureKind::Permanent,
+        E::UnknownFunction { .. } | E::UnknownWorkflow { .. } | E::PayloadTooLarge { .. } | E::TooDeep { .. } | E::Discarded { .. } => FailureKind::Permanent,
         E::Run { .. }
         | E::Workflow { .. }
         | E::Commit { error: CommitError::Field(_) | CommitError::KeyTooLong { .. }, .. } => {

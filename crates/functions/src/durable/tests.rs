@@ -4,8 +4,10 @@ use edgefaas_broker::Hooks;
 use edgefaas_isolates::{DirectCall, Event, Reply, Trigger};
 use edgefaas_state::store::{Batch, Durability};
 
+use super::invocation_records::StoredProblem;
 use super::*;
 use crate::invocation::{Principal, Timing};
+use crate::problem::Problem;
 use crate::test_node::TestNode;
 
 struct Disk {
@@ -96,6 +98,41 @@ async fn damaged_records_are_skipped_and_the_others_are_loaded() {
     assert_eq!(queue.start_next("f", 9, QueueOrder::Fifo).map(|(sequence, _)| sequence), Some(1));
     // Sequence numbers continue after the last one, also if its record is damaged.
     assert_eq!(queue.next_sequence(), 5);
+}
+
+#[tokio::test]
+async fn last_errors_are_read_again_and_those_without_an_invocation_are_removed() {
+    let disk = Disk::new();
+    let (waits, gone) = (disk.id(), disk.id());
+    let problem = || StoredProblem::from(Problem::new(500, "Function failed", "not yet"));
+    {
+        let queue = disk.open(HOUR);
+        let retried = Pending { attempt: 2, ..pending(waits, None) };
+        commit(&queue, |batch| {
+            queue.records.put(batch, invocation_records::pending_key("f", 1), records::encode(&retried));
+            for id in [waits, gone] {
+                queue.last_errors.set(id.0, problem());
+                queue.last_errors.put(&queue.records, batch, id.0);
+            }
+        })
+        .await;
+        queue.store.close().unwrap();
+    }
+    let queue = disk.open(HOUR);
+    assert_eq!(queue.last_errors.get(waits.0), Some(problem()));
+    assert_eq!(queue.last_errors.get(gone.0), None);
+    queue.remove_expired().await.unwrap();
+    let stored = |queue: &DurableQueue| {
+        let mut ids = Vec::new();
+        let all = queue.records.for_each(invocation_records::LAST_ERROR, |key, _| {
+            ids.extend(invocation_records::parse_last_error_key(key));
+        });
+        all.unwrap();
+        ids
+    };
+    assert_eq!(stored(&queue), [waits.0]);
+    commit(&queue, |batch| queue.last_errors.remove(&queue.records, batch, waits.0)).await;
+    assert!(stored(&queue).is_empty());
 }
 
 #[tokio::test]

@@ -388,7 +388,9 @@ pub(super) fn full(error: EffectsFull) -> HostError {
 fn call_error(error: InvocationError) -> HostError {
     let text = error.detail();
     match error {
-        InvocationError::UnknownFunction { .. } => HostError::NotFound(text),
+        InvocationError::UnknownFunction { .. } | InvocationError::UnknownWorkflow { .. } => {
+            HostError::NotFound(text)
+        }
         InvocationError::PayloadTooLarge { .. } => HostError::Invalid(text),
         InvocationError::QueueFull { .. }
         | InvocationError::DroppedFromQueue { .. }

@@ -136,7 +136,7 @@ impl From<&InvocationError> for ErrorMessage {
         let mut message =
             Self { status: error.status().into(), detail: error.to_string(), ..Self::default() };
         let (kind, function) = match error {
-            E::UnknownFunction { name, near } => {
+            E::UnknownFunction { name, near } | E::UnknownWorkflow { name, near } => {
                 message.near.clone_from(near);
                 (Kind::UnknownFunction, name.as_str())
             }

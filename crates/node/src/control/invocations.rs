@@ -138,7 +138,7 @@ fn no_place(text: &str) -> Status {
 
 fn id_of(text: &str) -> Result<Ulid, Status> {
     let unknown = |_| {
-        let advice = "`edgefaas invocations` and `edgefaas dead` show the ids";
+        let advice = "`edgefaas invocations` and `edgefaas dead` show the ids, and `edgefaas workflow list` those of instances";
         Status::not_found(format!("there is no pending or dead invocation `{text}`; {advice}"))
     };
     Ulid::from_string(text).map_err(unknown)

@@ -372,7 +372,7 @@ impl Control for ControlService {
         let routes = self.parts.registry.routes();
         let Some(workflow) = routes.workflow(&name) else {
             let near = routes.near_workflows(&name);
-            return Err(invoke_status(&InvocationError::UnknownFunction { name, near }));
+            return Err(invoke_status(&InvocationError::UnknownWorkflow { name, near }));
         };
         let workflow = workflow.clone();
         drop(routes);

@@ -57,7 +57,9 @@ pub(super) fn policy_status(error: PolicyChangeError) -> Status {
 pub(super) fn invoke_status(error: &InvocationError) -> Status {
     let text = error.to_string();
     match error {
-        InvocationError::UnknownFunction { .. } => Status::not_found(text),
+        InvocationError::UnknownFunction { .. } | InvocationError::UnknownWorkflow { .. } => {
+            Status::not_found(text)
+        }
         InvocationError::PayloadTooLarge { .. } => Status::invalid_argument(text),
         InvocationError::QueueFull { .. } => Status::resource_exhausted(text),
         InvocationError::Draining | InvocationError::NoGuestMemory { .. } => Status::unavailable(text),

@@ -43,8 +43,8 @@ pub(super) async fn run(
     let routes = gateway.registry.routes();
     let Some(workflow) = routes.workflow(name).cloned() else {
         let near = routes.near_workflows(name);
-        let error = InvocationError::UnknownFunction { name: name.to_owned(), near };
-        return problem_reply(&Problem { title: "Unknown workflow".into(), ..Problem::of(&error, None) });
+        let error = InvocationError::UnknownWorkflow { name: name.to_owned(), near };
+        return problem_reply(&Problem::of(&error, None));
     };
     drop(routes);
     if request.method() != Method::POST {

@@ -48,12 +48,6 @@ const GROWTH_COPIES: u64 = 3;
 /// Copies for a releasing write: engine's journal and table.
 const RELEASE_COPIES: u64 = 2;
 
-/// Fraction (one in 8) of the space that releasing writes may not use. Other programs that take more of it within a
-/// moment are filling the disk.
-const TAKEN_SHARE: u64 = 8;
-/// Space that they may take within that moment in any case.
-const MIN_TAKEN_BYTES: u64 = 256 << 10;
-
 /// Effect of a write on the size of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
@@ -274,15 +268,17 @@ impl DiskSpace {
     }
 
     /// True if the disk has room to flush all memtables and to compact the new tables, which the engine does by itself
-    /// after a flush. If other programs have filled the disk, the data stays in memory.
-    pub fn can_flush_all(&self) -> bool {
+    /// after a flush, beside what other programs take meanwhile. If they have filled the disk, the data stays in memory.
+    pub fn can_flush_all(&self, taken_bytes: u64) -> bool {
         let needed_bytes = self.database.write_buffer_size().saturating_add(self.largest_bytes);
-        self.can_flush() && self.free().is_none_or(|free| free.bytes >= needed_bytes)
+        let needed_bytes = needed_bytes.saturating_add(taken_bytes);
+        self.can_flush(taken_bytes) && self.free().is_none_or(|free| free.bytes >= needed_bytes)
     }
 
-    /// True if the disk has room to flush the memtables.
-    pub fn can_flush(&self) -> bool {
+    /// True if the disk has room to flush the memtables beside what other programs take meanwhile.
+    pub fn can_flush(&self, taken_bytes: u64) -> bool {
         let needed_bytes = self.database.write_buffer_size() + self.floor_bytes() / 2;
+        let needed_bytes = needed_bytes.saturating_add(taken_bytes);
         self.free().is_none_or(|free| free.bytes >= needed_bytes && free.files >= MIN_FILES / 2)
     }
 
@@ -291,13 +287,11 @@ impl DiskSpace {
         Some(SpaceSample { free_bytes: self.free_bytes()?, written_bytes: self.written_bytes })
     }
 
-    /// True if other programs have taken a significant part of the reserve since `before`: what is free now may be gone
-    /// in a moment.
-    pub fn is_taken_since(&self, before: SpaceSample) -> bool {
-        let Some(now) = self.sample() else { return false };
+    /// Bytes that other programs have taken since `before`.
+    pub fn taken_since(&self, before: SpaceSample) -> u64 {
+        let Some(now) = self.sample() else { return 0 };
         let own_bytes = RELEASE_COPIES * (now.written_bytes - before.written_bytes);
-        let taken_bytes = before.free_bytes.saturating_sub(now.free_bytes).saturating_sub(own_bytes);
-        taken_bytes > (self.floor_bytes() / TAKEN_SHARE).max(MIN_TAKEN_BYTES)
+        before.free_bytes.saturating_sub(now.free_bytes).saturating_sub(own_bytes)
     }
 
     /// Bytes that a compaction may use now.

@@ -4,8 +4,8 @@
 //! A pass first flushes all memtables, so the engine can remove all files of its journal but a new one. Then it
 //! compacts key spaces with dead data, the smallest first, each if the disk has room for its live data. Then it
 //! releases old versions of the key spaces with their tables. Each step measures the free space first: a flush that
-//! finds the disk full would stop the engine. While another program fills the disk, what is free now says nothing about
-//! the next moment, so on a tight disk each step also waits until the free space does not fall.
+//! finds the disk full would stop the engine. While another program fills the disk, what is free now is gone in the next
+//! moment: on a tight disk each step leaves room for what others would take until it ends, at the rate of the moment before.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -36,8 +36,10 @@ const IDLE_PATIENCE: Duration = Duration::from_secs(3);
 const META: &str = "meta";
 /// Maximum wait for a flush of all memtables; a longer one means that the disk hangs.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
-/// Time in which other programs must not take space before a step on a tight disk.
-const STEADY: Duration = Duration::from_millis(100);
+/// Time in which the rate of other programs is measured before a step on a tight disk.
+const MEASURED: Duration = Duration::from_millis(100);
+/// A step takes at most 20 times as long, 2 s.
+const STEP_SHARE: u64 = 20;
 const POLL: Duration = Duration::from_millis(5);
 /// Number of deleted entries that justifies a pass, immediately if the disk is full.
 const MANY_DELETED: u64 = 100;
@@ -135,7 +137,7 @@ impl Upkeep {
         if !self.is_due(pass, is_full || is_requested, before_bytes) {
             return self.wait(pass, is_full);
         }
-        if !pass.can_flush_all() || pass.is_filling() {
+        if !pass.can_flush_all_beside_others() {
             self.last = None;
             return Some(RETRY);
         }
@@ -210,14 +212,14 @@ impl Upkeep {
     /// fast writer could fill the disk before the next measurement, a second later.
     fn release_old_tables(&mut self, pass: &Pass<'_>) {
         let compactions = pass.database.compactions_completed();
-        if compactions == self.compactions || !pass.is_idle() || !pass.can_flush() {
+        if compactions == self.compactions || !pass.is_idle() || !pass.can_flush(0) {
             return;
         }
         // The space of replaced tables is counted once per compaction.
         let is_new = std::mem::replace(&mut self.counted, compactions) != compactions;
         let is_significant =
             || is_new && dead_data::replaced_bytes(&pass.spaces) >= pass.significant_bytes();
-        if (pass.is_tight() || is_significant()) && !pass.is_filling() {
+        if (pass.is_tight() || is_significant()) && pass.can_flush_beside_others() {
             pass.release_old_tables();
             // The next compaction, which this flush may start, causes no removal of its own.
             self.compactions = compactions + 1;
@@ -252,12 +254,20 @@ impl<'a> Pass<'a> {
         self.writer.lock().commits()
     }
 
-    fn can_flush(&self) -> bool {
-        self.writer.lock().disk().can_flush()
+    fn can_flush(&self, taken_bytes: u64) -> bool {
+        self.writer.lock().disk().can_flush(taken_bytes)
     }
 
-    fn can_flush_all(&self) -> bool {
-        self.writer.lock().disk().can_flush_all()
+    fn can_flush_all(&self, taken_bytes: u64) -> bool {
+        self.writer.lock().disk().can_flush_all(taken_bytes)
+    }
+
+    fn can_flush_beside_others(&self) -> bool {
+        self.can_flush(0) && self.can_flush(self.soon_taken_bytes())
+    }
+
+    fn can_flush_all_beside_others(&self) -> bool {
+        self.can_flush_all(0) && self.can_flush_all(self.soon_taken_bytes())
     }
 
     fn compaction_room_bytes(&self) -> u64 {
@@ -301,10 +311,9 @@ impl<'a> Pass<'a> {
     /// With `always` it rotates also a short journal. False if there was no room for the flush, or the engine did not finish
     /// in time.
     fn rotate_and_flush(&self, folder: &std::path::Path, always: bool) -> bool {
-        if !self.can_flush_all()
+        if !self.can_flush_all(0)
             || !self.wait(|| self.is_idle(), IDLE_PATIENCE)
-            || self.is_filling()
-            || !self.can_flush_all()
+            || !self.can_flush_all_beside_others()
         {
             return false;
         }
@@ -342,18 +351,18 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// True if the disk has little room and other programs take of it now.
-    fn is_filling(&self) -> bool {
+    /// Bytes that other programs take until a step ends, as they did before it. 0 while the disk has much room.
+    fn soon_taken_bytes(&self) -> u64 {
         if !self.is_tight() {
-            return false;
+            return 0;
         }
-        let Some(before) = self.writer.lock().disk().sample() else { return false };
-        pause(self.requests, STEADY);
-        let is_filling = self.writer.lock().disk().is_taken_since(before);
-        if is_filling {
-            tracing::debug!("another program fills the disk: the store's upkeep waits");
+        let Some(before) = self.writer.lock().disk().sample() else { return 0 };
+        pause(self.requests, MEASURED);
+        let taken_bytes = self.writer.lock().disk().taken_since(before);
+        if taken_bytes > 0 {
+            tracing::debug!(taken_bytes, "other programs take space beside the store's upkeep");
         }
-        is_filling
+        taken_bytes.saturating_mul(STEP_SHARE)
     }
 
     fn is_idle(&self) -> bool {
@@ -382,14 +391,13 @@ impl<'a> Pass<'a> {
                 continue;
             }
             // Measuring takes time: the engine may have started a compaction that uses the same room.
-            if self.requests.is_stopped()
-                || !self.wait(|| self.is_idle(), IDLE_PATIENCE)
-                || self.is_filling()
-            {
+            if self.requests.is_stopped() || !self.wait(|| self.is_idle(), IDLE_PATIENCE) {
                 compacted.is_whole = false;
                 break;
             }
-            let (needed, room) = (size.compaction_bytes(), self.compaction_room_bytes());
+            let taken = self.soon_taken_bytes();
+            let (needed, room) =
+                (size.compaction_bytes().saturating_add(taken), self.compaction_room_bytes());
             if needed > room {
                 tracing::debug!(space = &**space.name(), needed, room, "no room for a compaction");
                 compacted.is_whole = false;

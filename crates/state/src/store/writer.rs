@@ -194,7 +194,7 @@ impl Writer {
             small.thread_writes.store(false, Ordering::Relaxed);
             let (unflushed, failure) = (writer.unflushed.clone(), writer.failure.clone());
             let requests = writer.requests.clone();
-            let may_flush = writer.disk.can_flush_all();
+            let may_flush = writer.disk.can_flush_all(0);
             drop(writer);
             if open && may_flush {
                 unflushed.settle(|| failure.happened.is_cancelled() || requests.is_stopped());
