@@ -69,11 +69,16 @@ impl LastErrors {
         }
     }
 
-    /// The invocation ends with this batch.
-    pub fn remove(&self, records: &Records, batch: &mut Batch, id: u128) {
-        if self.errors.lock().remove(&id).is_some() {
+    /// Adds the deletion of an error to the batch with which its invocation ends.
+    pub fn delete(&self, records: &Records, batch: &mut Batch, id: u128) {
+        if self.errors.lock().contains_key(&id) {
             records.delete(batch, invocation_records::last_error_key(id));
         }
+    }
+
+    /// The invocation has ended.
+    pub fn forget(&self, id: u128) {
+        self.errors.lock().remove(&id);
     }
 
     /// Adds the deletion of stored errors without an invocation.

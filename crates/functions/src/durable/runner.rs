@@ -492,7 +492,7 @@ impl DurableQueue {
         outgoing: Vec<Outgoing>,
     ) -> Ending {
         self.records.delete(batch, invocation_records::pending_key(name, sequence));
-        self.last_errors.remove(&self.records, batch, pending.id);
+        self.last_errors.delete(&self.records, batch, pending.id);
         let kept_bytes = kept.map(|ended| self.keep(batch, name, pending, ended));
         Ending { kept_bytes, outgoing: self.publisher.put_all(batch, outgoing) }
     }
@@ -555,6 +555,7 @@ impl Ending {
         if let Some(bytes) = self.kept_bytes {
             queue.kept(bytes);
         }
+        queue.last_errors.forget(pending.id);
         // Before `finish`, which lets the next invocation of the same order key start.
         queue.publisher.send(self.outgoing);
         queue.finish(name, sequence);

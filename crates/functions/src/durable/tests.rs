@@ -131,7 +131,7 @@ async fn last_errors_are_read_again_and_those_without_an_invocation_are_removed(
         ids
     };
     assert_eq!(stored(&queue), [waits.0]);
-    commit(&queue, |batch| queue.last_errors.remove(&queue.records, batch, waits.0)).await;
+    commit(&queue, |batch| queue.last_errors.delete(&queue.records, batch, waits.0)).await;
     assert!(stored(&queue).is_empty());
 }
 
