@@ -210,8 +210,13 @@ export function Dialog(props: { title: string; close: () => void; children: Comp
             });
         };
     }, []);
+    // Escape closes by the state, at once: the event `close` comes later, and a key that is pressed until then would be lost.
+    const cancel = (event: Event) => {
+        event.preventDefault();
+        props.close();
+    };
     return (
-        <dialog ref={element} aria-label={props.title} onClose={props.close}>
+        <dialog ref={element} aria-label={props.title} onCancel={cancel} onClose={props.close}>
             <h2>{props.title}</h2>
             {props.children}
         </dialog>
