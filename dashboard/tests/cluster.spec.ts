@@ -23,7 +23,7 @@ test("members of a cluster are shown with their revisions, and a member that is 
         await picture(page, "cluster");
         await south.kill();
         await expect(members.getByRole("row", { name: /^south/ })).toContainText("away");
-        // The node notices it as well, at its next sample.
+        // The node notices it as well, at its next sample, even if the member came after the last one.
         await page.getByRole("link", { name: "Overview" }).click();
         // Members have the first 30 seconds of a node to connect.
         await expect(page.locator(".card.warnings")).toContainText("south", { timeout: 60_000 });

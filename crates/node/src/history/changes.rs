@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::events::{Happened, Kind};
+use crate::cluster::Presence;
 
 /// Characters of a revision that name it.
 const SHORT_REVISION: usize = 12;
@@ -16,8 +17,8 @@ const NAMED_FUNCTIONS: usize = 3;
 pub struct Seen {
     /// Live revisions by app.
     pub apps: BTreeMap<String, String>,
-    /// Members of the cluster, and whether they are connected.
-    pub members: BTreeMap<String, bool>,
+    /// The other members of the cluster.
+    pub members: BTreeMap<String, Presence>,
     /// Bridges, and whether they are connected, with the URL or the last error.
     pub bridges: BTreeMap<String, BridgeSeen>,
     /// Durable invocations that became dead letters since the start.
@@ -94,22 +95,35 @@ pub fn app_changes(before: &BTreeMap<String, String>, now: &BTreeMap<String, Str
     happened
 }
 
-fn member_changes(before: &BTreeMap<String, bool>, now: &BTreeMap<String, bool>) -> Vec<Happened> {
+/// Members that came and went. One that did both between two looks is told by the end of its channel.
+fn member_changes(before: &BTreeMap<String, Presence>, now: &BTreeMap<String, Presence>) -> Vec<Happened> {
     let mut happened = Vec::new();
-    let mut add = |kind, subject: &String, text| {
-        happened.push(Happened { kind, subject: subject.clone(), text });
-    };
-    for (member, is_connected) in now {
-        match (before.get(member).copied().unwrap_or(false), is_connected) {
-            (false, true) => add(Kind::Member, member, format!("member `{member}` is connected")),
-            (true, false) => {
-                add(Kind::MemberAway, member, format!("member `{member}` is not connected any more"))
+    for (member, presence) in now {
+        let before = before.get(member).copied().unwrap_or(Presence::Away { since: None });
+        let connected = || Happened {
+            kind: Kind::Member,
+            subject: member.clone(),
+            text: format!("member `{member}` is connected"),
+        };
+        let away = || Happened {
+            kind: Kind::MemberAway,
+            subject: member.clone(),
+            text: format!("member `{member}` is not connected any more"),
+        };
+        match (before, *presence) {
+            (Presence::Away { .. }, Presence::Connected) => happened.push(connected()),
+            (Presence::Connected, Presence::Away { .. }) => happened.push(away()),
+            (Presence::Away { since: before }, Presence::Away { since: Some(now) })
+                if before != Some(now) =>
+            {
+                happened.extend([connected(), away()]);
             }
             _ => {}
         }
     }
     for member in before.keys().filter(|member| !now.contains_key(*member)) {
-        add(Kind::MemberAway, member, format!("`{member}` is no member of the cluster any more"));
+        let text = format!("`{member}` is no member of the cluster any more");
+        happened.push(Happened { kind: Kind::MemberAway, subject: member.clone(), text });
     }
     happened
 }
@@ -142,6 +156,8 @@ fn short(revision: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
 
     fn kinds(before: &Seen, now: &Seen) -> Vec<(Kind, String, String)> {
@@ -171,7 +187,7 @@ mod tests {
 
     #[test]
     fn members_and_bridges_that_come_and_go_are_events() {
-        let seen = |hall: Option<bool>, is_connected| {
+        let seen = |hall: Option<Presence>, is_connected| {
             let bridge = BridgeSeen { is_connected, url: "mqtt://hub".into(), last_error: "closed".into() };
             Seen {
                 members: hall.into_iter().map(|hall| ("hall".to_owned(), hall)).collect(),
@@ -182,17 +198,28 @@ mod tests {
         let of = |before: Seen, now: Seen| {
             changes(&before, &now).into_iter().map(|event| event.kind).collect::<Vec<_>>()
         };
+        let (connected, never) = (Some(Presence::Connected), Some(Presence::Away { since: None }));
+        let left = Instant::now();
+        let away = |since| Some(Presence::Away { since: Some(since) });
+        assert_eq!(of(Seen::default(), seen(never, false)), [], "at the start they are not connected yet");
+        assert_eq!(of(Seen::default(), seen(connected, true)), [Kind::Member, Kind::Bridge]);
         assert_eq!(
-            of(Seen::default(), seen(Some(false), false)),
-            [],
-            "at the start they are not connected yet"
-        );
-        assert_eq!(of(Seen::default(), seen(Some(true), true)), [Kind::Member, Kind::Bridge]);
-        assert_eq!(
-            of(seen(Some(true), true), seen(Some(false), false)),
+            of(seen(connected, true), seen(away(left), false)),
             [Kind::MemberAway, Kind::BridgeAway]
         );
-        assert_eq!(of(seen(Some(true), true), seen(None, true)), [Kind::MemberAway]);
+        assert_eq!(of(seen(connected, true), seen(None, true)), [Kind::MemberAway]);
+        assert_eq!(
+            of(seen(never, true), seen(away(left), true)),
+            [Kind::Member, Kind::MemberAway],
+            "it came and went between two looks"
+        );
+        assert_eq!(of(seen(away(left), true), seen(away(left), true)), []);
+        let later = left + Duration::from_secs(1);
+        assert_eq!(
+            of(seen(away(left), true), seen(away(later), true)),
+            [Kind::Member, Kind::MemberAway],
+            "it was back for a moment"
+        );
         let away = changes(&seen(None, true), &seen(None, false));
         assert_eq!(away[0].text, "bridge `cloud` is not connected to mqtt://hub any more: closed");
     }

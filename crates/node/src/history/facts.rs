@@ -97,17 +97,15 @@ fn unset_of(parts: &ControlParts, app: &LiveApp) -> Vec<UnsetSecrets> {
 
 fn member_facts(status: &ClusterStatus) -> Vec<MemberFacts> {
     let facts = |member: &crate::cluster::MemberStatus| {
-        let presence = status.view.member(member.node_id).map(|member| member.presence);
-        let away = match presence {
-            Some(Presence::Away { since }) => since.map(|since| since.elapsed()),
-            Some(Presence::Connected) | None => None,
+        let view = status.view.member(member.node_id);
+        let (is_connected, away) = match view.map(|member| member.presence) {
+            Some(Presence::Connected) => (true, None),
+            Some(Presence::Away { since }) => (false, since.map(|since| since.elapsed())),
+            // The view is a moment behind the certificates.
+            None => (member.peer.is_some(), None),
         };
-        MemberFacts {
-            name: member.name.clone(),
-            is_connected: member.peer.is_some(),
-            away,
-            copy_address: member.copy_address.clone(),
-        }
+        let (name, copy_address) = (member.name.clone(), member.copy_address.clone());
+        MemberFacts { name, is_connected, away, copy_address }
     };
     status.members.iter().map(facts).collect()
 }
@@ -122,9 +120,10 @@ pub(super) fn seen(parts: &ControlParts, facts: &Facts) -> Seen {
         };
         (bridge.name.clone(), state)
     };
+    let view = parts.cluster.view();
     Seen {
         apps: live_apps(parts),
-        members: facts.members.iter().map(|member| (member.name.clone(), member.is_connected)).collect(),
+        members: view.others.iter().map(|member| (member.name.clone(), member.presence)).collect(),
         bridges: facts.bridges.iter().map(bridge).collect(),
         dead: parts.durable.reading().dead_lettered,
         last_dead: parts.durable.functions_of_last_dead(LAST_DEAD),

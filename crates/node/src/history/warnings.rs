@@ -473,7 +473,7 @@ fn away(member: &MemberFacts, uptime: Duration) -> Option<Warning> {
         subject: name.clone(),
         app: String::new(),
         secrets: Vec::new(),
-        text: format!("member `{name}` of the cluster has not been connected {since}"),
+        text: format!("member `{name}` of the cluster has been away {since}"),
         remedy: format!(
             "start it or repair its network (`edgefaas nodes {name}` shows its addresses); if it does not return, run \
              `edgefaas cluster revoke {name}`"
