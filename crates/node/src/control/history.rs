@@ -1,12 +1,10 @@
 //! The history service over gRPC, and warnings for the status.
 
-use std::pin::Pin;
 use std::sync::Arc;
 
 use edgefaas_api::control as control_proto;
 use edgefaas_api::history as proto;
 use edgefaas_api::history::history_server::{History, HistoryServer};
-use futures_util::Stream;
 use tokio::sync::{broadcast, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -15,6 +13,7 @@ use tonic::{Request, Response, Status};
 
 use super::caller::stream_end;
 use super::dependencies::ControlParts;
+use super::rpcs::{Answer, Flow, serve_rpcs};
 use crate::history::{Event, Happened, Sample, Severity, Step, Warning, facts};
 
 /// Buffered events of one follower. A follower that is too slow loses events in the ring, which reports the loss.
@@ -53,6 +52,7 @@ fn warning_message(warning: Warning, since_unix_ms: u64) -> control_proto::Warni
     control_proto::Warning { code, severity, text, remedy, subject, since_unix_ms, app, secrets }
 }
 
+#[derive(Clone)]
 struct HistoryService {
     parts: Arc<ControlParts>,
     cancel: CancellationToken,
@@ -60,14 +60,14 @@ struct HistoryService {
     tasks: TaskTracker,
 }
 
-#[tonic::async_trait]
-impl History for HistoryService {
-    type EventsStream = Pin<Box<dyn Stream<Item = Result<proto::Event, Status>> + Send>>;
+serve_rpcs! {
+    History for HistoryService, streams [EventsStream: proto::Event];
+    get(proto::GetRequest) -> proto::GetResponse;
+    events(proto::EventsRequest) -> Flow<proto::Event>;
+}
 
-    async fn get(
-        &self,
-        request: Request<proto::GetRequest>,
-    ) -> Result<Response<proto::GetResponse>, Status> {
+impl HistoryService {
+    async fn get(&self, request: Request<proto::GetRequest>) -> Answer<proto::GetResponse> {
         let proto::GetRequest { week, after_unix_ms } = request.into_inner();
         let step = if week { Step::Coarse } else { Step::Fine };
         let samples = self.parts.history.samples(step, after_unix_ms);
@@ -77,10 +77,7 @@ impl History for HistoryService {
         }))
     }
 
-    async fn events(
-        &self,
-        request: Request<proto::EventsRequest>,
-    ) -> Result<Response<Self::EventsStream>, Status> {
+    async fn events(&self, request: Request<proto::EventsRequest>) -> Answer<Flow<proto::Event>> {
         let end = stream_end(request.extensions(), &self.cancel);
         let proto::EventsRequest { follow, tail } = request.into_inner();
         let events = &self.parts.history.events;

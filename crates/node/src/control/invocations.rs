@@ -14,13 +14,13 @@ use edgefaas_state::store::StoreError;
 use tonic::{Request, Response, Status};
 use ulid::Ulid;
 
+use super::rpcs::{Answer, serve_rpcs};
+
 /// Number of invocations in a list, without a limit in the request and at most.
 const DEFAULT_LIMIT: usize = 100;
 const MAX_LIMIT: usize = 1_000;
 /// Maximum bytes of an event's payload in an answer.
 const MAX_PAYLOAD_BYTES: usize = 64 << 10;
-
-type Answer<T> = Result<Response<T>, Status>;
 
 pub(super) fn service(
     durable: Arc<DurableQueue>,
@@ -29,13 +29,21 @@ pub(super) fn service(
     InvocationsServer::new(InvocationsService { durable, registry })
 }
 
+#[derive(Clone)]
 pub(super) struct InvocationsService {
     durable: Arc<DurableQueue>,
     registry: Arc<Registry>,
 }
 
-#[tonic::async_trait]
-impl Invocations for InvocationsService {
+serve_rpcs! {
+    Invocations for InvocationsService, streams [];
+    list(proto::ListRequest) -> proto::ListResponse;
+    get(proto::GetRequest) -> proto::Invocation;
+    retry(proto::RetryRequest) -> proto::RetryResponse;
+    discard(proto::DiscardRequest) -> proto::DiscardResponse;
+}
+
+impl InvocationsService {
     async fn list(&self, request: Request<proto::ListRequest>) -> Answer<proto::ListResponse> {
         let proto::ListRequest { function, dead, after, limit } = request.into_inner();
         let limit = if limit == 0 { DEFAULT_LIMIT } else { (limit as usize).min(MAX_LIMIT) };

@@ -9,13 +9,11 @@ mod subscription;
 mod topic_watch;
 mod topics;
 
-use std::pin::Pin;
 use std::sync::Arc;
 
 use edgefaas_api::messages as proto;
 use edgefaas_api::messages::messages_server::{Messages, MessagesServer};
 use edgefaas_broker::TopicFilter;
-use futures_util::Stream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
@@ -25,6 +23,7 @@ use self::slots::{MAX_OF_USER, MAX_SUBSCRIPTIONS, Slots};
 use self::topic_watch::WatchedTopics;
 use super::caller::stream_end;
 use super::dependencies::ControlParts;
+use super::rpcs::{Answer, Flow, serve_rpcs};
 
 /// Default length of a list.
 const DEFAULT_ENTRIES: usize = 100;
@@ -42,27 +41,34 @@ pub(super) fn service(
 ) -> MessagesServer<MessagesService> {
     let message_bytes = parts.facts.plan.message_bytes();
     let topics = WatchedTopics::new(parts.broker.clone(), cancel.clone());
-    let slots = Slots::new();
+    let slots = Arc::new(Slots::new());
     MessagesServer::new(MessagesService { parts, cancel, tasks, topics: Arc::new(topics), slots })
         .max_decoding_message_size(message_bytes)
         .max_encoding_message_size(message_bytes)
 }
 
+#[derive(Clone)]
 pub(super) struct MessagesService {
     parts: Arc<ControlParts>,
     cancel: CancellationToken,
     tasks: TaskTracker,
     topics: Arc<WatchedTopics>,
     /// Of subscriptions.
-    slots: Slots,
+    slots: Arc<Slots>,
 }
 
-type Answer<T> = Result<Response<T>, Status>;
+serve_rpcs! {
+    Messages for MessagesService, streams [SubscribeStream: proto::Message];
+    list_topics(proto::ListTopicsRequest) -> proto::ListTopicsResponse;
+    publish(proto::PublishRequest) -> proto::PublishResponse;
+    subscribe(proto::SubscribeRequest) -> Flow<proto::Message>;
+    list_retained(proto::ListRetainedRequest) -> proto::ListRetainedResponse;
+    list_clients(proto::ListClientsRequest) -> proto::ListClientsResponse;
+    get_client(proto::GetClientRequest) -> proto::Client;
+    drop_client(proto::DropClientRequest) -> proto::DropClientResponse;
+}
 
-#[tonic::async_trait]
-impl Messages for MessagesService {
-    type SubscribeStream = Pin<Box<dyn Stream<Item = Result<proto::Message, Status>> + Send>>;
-
+impl MessagesService {
     async fn list_topics(
         &self,
         request: Request<proto::ListTopicsRequest>,
@@ -82,7 +88,7 @@ impl Messages for MessagesService {
         Ok(Response::new(published))
     }
 
-    async fn subscribe(&self, request: Request<proto::SubscribeRequest>) -> Answer<Self::SubscribeStream> {
+    async fn subscribe(&self, request: Request<proto::SubscribeRequest>) -> Answer<Flow<proto::Message>> {
         let permissions = Permissions::of(&request, self.parts.access.access())?;
         let end = stream_end(request.extensions(), &self.cancel);
         let Some(slot) = self.slots.take(permissions.user()) else {

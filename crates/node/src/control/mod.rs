@@ -15,6 +15,7 @@ mod messages;
 mod objects;
 mod revisions;
 mod rollouts;
+mod rpcs;
 mod service;
 mod status_codes;
 mod status_message;

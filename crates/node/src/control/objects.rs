@@ -3,7 +3,6 @@
 mod deletion;
 
 use std::io::Read as _;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -17,7 +16,6 @@ use edgefaas_state::objects::{
     MAX_NAME_BYTES, MAX_PATH, MAX_VALUE_BYTES, NO_BOUNDED_IN_MAP, WatchScope, json_of_value, name_error,
 };
 use edgefaas_state::store::{Batch, CommitError, Durability, StoreError};
-use futures_util::Stream;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::io::SyncIoBridge;
@@ -28,6 +26,7 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 use super::caller::stream_end;
 use super::dependencies::ControlParts;
+use super::rpcs::{Answer, Flow, serve_rpcs};
 
 /// Default and maximum number of objects in a list.
 const LIST_OBJECTS: usize = 1000;
@@ -57,6 +56,7 @@ pub(super) fn service(
         .max_encoding_message_size(message_bytes)
 }
 
+#[derive(Clone)]
 pub(super) struct ObjectsService {
     parts: Arc<ControlParts>,
     cancel: CancellationToken,
@@ -64,14 +64,19 @@ pub(super) struct ObjectsService {
     tasks: TaskTracker,
 }
 
-type Answer<T> = Result<Response<T>, Status>;
-type Flow<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+serve_rpcs! {
+    Objects for ObjectsService, streams [WatchStream: proto::Change, ExportStream: proto::Chunk];
+    update(proto::UpdateRequest) -> proto::UpdateResponse;
+    update_all(proto::UpdateAllRequest) -> proto::UpdateAllResponse;
+    delete(proto::DeleteRequest) -> proto::DeleteResponse;
+    get(proto::GetRequest) -> proto::GetResponse;
+    list(proto::ListRequest) -> proto::ListResponse;
+    watch(proto::WatchRequest) -> Flow<proto::Change>;
+    export(proto::ExportRequest) -> Flow<proto::Chunk>;
+    import(Streaming<proto::Chunk>) -> proto::ImportResponse;
+}
 
-#[tonic::async_trait]
-impl Objects for ObjectsService {
-    type WatchStream = Flow<proto::Change>;
-    type ExportStream = Flow<proto::Chunk>;
-
+impl ObjectsService {
     async fn update(&self, request: Request<proto::UpdateRequest>) -> Answer<proto::UpdateResponse> {
         let mut batch = Batch::default();
         add(&mut batch, request.into_inner())?;
@@ -167,7 +172,7 @@ impl Objects for ObjectsService {
         Ok(Response::new(proto::ListResponse { objects: objects.collect() }))
     }
 
-    async fn watch(&self, request: Request<proto::WatchRequest>) -> Answer<Self::WatchStream> {
+    async fn watch(&self, request: Request<proto::WatchRequest>) -> Answer<Flow<proto::Change>> {
         let cancel = stream_end(request.extensions(), &self.cancel);
         let proto::WatchRequest { app, object, field } = request.into_inner();
         let bad = |message: String| refused(Code::InvalidArgument, "BAD_NAME", message);
@@ -210,7 +215,7 @@ impl Objects for ObjectsService {
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
 
-    async fn export(&self, request: Request<proto::ExportRequest>) -> Answer<Self::ExportStream> {
+    async fn export(&self, request: Request<proto::ExportRequest>) -> Answer<Flow<proto::Chunk>> {
         let app = request.into_inner().app;
         check_app(&app)?;
         let (chunks, stream) = mpsc::channel::<Result<proto::Chunk, Status>>(STREAM_CHUNKS);

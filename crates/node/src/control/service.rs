@@ -1,7 +1,6 @@
 //! The control service over gRPC, with health and reflection.
 
 use std::cmp::Reverse;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +16,6 @@ use edgefaas_functions::registry::{Deploy, LiveApp, LiveWorkflow, Scope};
 use edgefaas_functions::secrets::SecretName;
 use edgefaas_functions::trace::{Entry, TRACE_PARENT, TraceFilter};
 use edgefaas_isolates::{DirectCall, Event, Trigger};
-use futures_util::Stream;
 use tokio::sync::{broadcast, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
@@ -27,6 +25,7 @@ use ulid::Ulid;
 
 use super::caller::stream_end;
 use super::dependencies::ControlParts;
+use super::rpcs::{Answer, Flow, serve_rpcs};
 use super::status_codes::{
     cluster_status, deploy_status, invoke_status, policy_status, secret_status, users_status,
 };
@@ -85,6 +84,7 @@ pub(super) async fn routes(
     routes.into_axum_router()
 }
 
+#[derive(Clone)]
 struct ControlService {
     parts: Arc<ControlParts>,
     cancel: CancellationToken,
@@ -124,12 +124,46 @@ impl ControlService {
     }
 }
 
-type Answer<T> = Result<Response<T>, Status>;
+serve_rpcs! {
+    Control for ControlService, streams [LogsStream: proto::LogLine];
+    deploy(proto::DeployRequest) -> proto::DeployResponse;
+    invoke(proto::InvokeRequest) -> proto::InvokeResponse;
+    list(proto::ListRequest) -> proto::ListResponse;
+    logs(proto::LogsRequest) -> Flow<proto::LogLine>;
+    remove(proto::RemoveRequest) -> proto::RemoveResponse;
+    rollback(proto::RollbackRequest) -> proto::RollbackResponse;
+    status(proto::StatusRequest) -> proto::StatusResponse;
+    list_instances(proto::ListInstancesRequest) -> proto::ListInstancesResponse;
+    get_instance(proto::GetInstanceRequest) -> proto::Instance;
+    change_instance(proto::ChangeInstanceRequest) -> proto::ChangeInstanceResponse;
+    graph(proto::GraphRequest) -> proto::GraphResponse;
+    cancel_instances(proto::CancelInstancesRequest) -> proto::CancelInstancesResponse;
+    compare_revisions(proto::CompareRevisionsRequest) -> proto::CompareRevisionsResponse;
+    get_settings(proto::GetSettingsRequest) -> proto::GetSettingsResponse;
+    list_traces(proto::ListTracesRequest) -> proto::ListTracesResponse;
+    init_cluster(proto::InitClusterRequest) -> proto::Cluster;
+    open_cluster(proto::OpenClusterRequest) -> proto::OpenClusterResponse;
+    join_cluster(proto::JoinClusterRequest) -> proto::Cluster;
+    revoke_member(proto::RevokeMemberRequest) -> proto::RevokeMemberResponse;
+    set_policy(proto::SetPolicyRequest) -> proto::SetPolicyResponse;
+    remove_policy(proto::RemovePolicyRequest) -> proto::RemovePolicyResponse;
+    get_policy(proto::GetPolicyRequest) -> proto::Policy;
+    explain_placement(proto::ExplainPlacementRequest) -> proto::ExplainPlacementResponse;
+    get_cluster(proto::GetClusterRequest) -> proto::Cluster;
+    trace(proto::TraceRequest) -> proto::TraceResponse;
+    set_secret(proto::SetSecretRequest) -> proto::SetSecretResponse;
+    list_secrets(proto::ListSecretsRequest) -> proto::ListSecretsResponse;
+    remove_secret(proto::RemoveSecretRequest) -> proto::RemoveSecretResponse;
+    add_user(proto::AddUserRequest) -> proto::AddUserResponse;
+    set_password(proto::SetPasswordRequest) -> proto::SetPasswordResponse;
+    set_role(proto::SetRoleRequest) -> proto::SetRoleResponse;
+    remove_user(proto::RemoveUserRequest) -> proto::RemoveUserResponse;
+    list_users(proto::ListUsersRequest) -> proto::ListUsersResponse;
+    list_queues(proto::ListQueuesRequest) -> proto::ListQueuesResponse;
+    reload(proto::ReloadRequest) -> proto::ReloadResponse;
+}
 
-#[tonic::async_trait]
-impl Control for ControlService {
-    type LogsStream = Pin<Box<dyn Stream<Item = Result<proto::LogLine, Status>> + Send>>;
-
+impl ControlService {
     async fn deploy(&self, request: Request<proto::DeployRequest>) -> Answer<proto::DeployResponse> {
         let request = request.into_inner();
         let sources = convert::sources(request.artifacts).map_err(Status::invalid_argument)?;
@@ -219,7 +253,7 @@ impl Control for ControlService {
         Ok(Response::new(proto::ListResponse { apps }))
     }
 
-    async fn logs(&self, request: Request<proto::LogsRequest>) -> Answer<Self::LogsStream> {
+    async fn logs(&self, request: Request<proto::LogsRequest>) -> Answer<Flow<proto::LogLine>> {
         let end = stream_end(request.extensions(), &self.cancel);
         let proto::LogsRequest { function, follow, tail } = request.into_inner();
         let function = (!function.is_empty()).then_some(function);
