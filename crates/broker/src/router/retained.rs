@@ -58,20 +58,24 @@ impl RetainedStore {
                 !self.wal.is_full() && self.wal.has_room(message.weight() + MAX_RECORD_OVERHEAD_BYTES)
             }
         };
-        let no_room = is_kept && !has_room();
+        // Messages of the broker itself are in memory alone.
+        let is_own = message.topic().as_str().starts_with(SYS_PREFIX);
+        let no_room = is_kept && !is_own && !has_room();
         let mut messages = self.messages.write();
         let set = if no_room { Err(Refused) } else { messages.set(message, now.instant) };
         delete_expired(&mut messages, transaction);
         if set.is_err() {
+            let is_news = messages.note_refusal(now.instant);
             drop(messages);
             self.refused.add(1);
-            tracing::warn!(
-                topic = message.topic().as_str(),
-                "the retained store is full; message not retained"
-            );
+            if is_news {
+                let (topic, refused) = (message.topic().as_str(), self.refused.get());
+                let full = if no_room { "the store" } else { "the store of retained messages" };
+                tracing::warn!(topic, refused, "{full} is full; messages are not retained");
+            }
             return false;
         }
-        if message.topic().as_str().starts_with(SYS_PREFIX) {
+        if is_own {
             return true;
         }
         let value = is_kept.then(|| {
@@ -193,8 +197,12 @@ struct Retained {
     gone: Vec<TopicName>,
     /// Messages of the broker itself, which count for no limit.
     own: usize,
+    /// The last refusal in the log.
+    refusal_logged: Option<Instant>,
 }
 
+/// Minimum time between two refusals in the log: a client may publish thousands a second, and the disk of the log may be the full one.
+const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// Time between two sweeps of a full store for expired messages.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -237,7 +245,19 @@ impl Retained {
             swept: None,
             gone: Vec::new(),
             own: 0,
+            refusal_logged: None,
         }
+    }
+
+    /// Notes that a message was refused; true if the log is to say so.
+    fn note_refusal(&mut self, now: Instant) -> bool {
+        let is_news = self
+            .refusal_logged
+            .is_none_or(|logged| now.saturating_duration_since(logged) >= REFUSAL_LOG_INTERVAL);
+        if is_news {
+            self.refusal_logged = Some(now);
+        }
+        is_news
     }
 
     fn len(&self) -> usize {

@@ -449,6 +449,30 @@ async fn without_a_store_what_has_to_be_kept_is_refused() {
 }
 
 #[tokio::test]
+async fn figures_of_the_broker_are_retained_while_the_store_is_full() {
+    let config = BrokerConfig { sys_interval: Duration::from_millis(50), ..BrokerConfig::default() };
+    let server = with_storage(config, Arc::default()).await;
+    server.broker.wal().set_full(true);
+    // A figure that was never published before.
+    let mut watched = Raw::connect(server.address, 5, "watched").await;
+    watched.subscribe(5, "late", 0).await;
+    let mut first = Raw::connect(server.address, 5, "first").await;
+    first.subscribe(5, "$SYS/broker/queues/late", 0).await;
+    assert_eq!(first.receive().await.topic(), "$SYS/broker/queues/late");
+    let mut second = Raw::connect(server.address, 5, "second").await;
+    second.subscribe(5, "$SYS/broker/queues/late", 0).await;
+    // Those that are published meanwhile are not marked as retained.
+    soon("a retained figure", async { while second.receive().await.first_byte & 1 == 0 {} }).await;
+    let node = Origin::Node { source: "test".into(), depth: 0, requester: None };
+    let of_client = Message::new(TopicName::new("mine").unwrap(), "x").with_retain(true);
+    let PublishOutcome::Routed(routed) = server.broker.publish(&node, of_client) else {
+        panic!("a message with QoS 0 is routed");
+    };
+    assert!(routed.retain_refused);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn figures_are_published_under_sys_and_by_filter() {
     let config = BrokerConfig { sys_interval: Duration::from_millis(50), ..BrokerConfig::default() };
     let server = with_storage(config, Arc::default()).await;
