@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::action::{Action, NoteKind};
 use super::event::FrameId;
-use super::frame::State;
+use super::frame::{Frame, State};
 use super::run::Run;
 use super::state::{Fault, Status};
 use super::work::Work;
@@ -138,8 +138,50 @@ impl Run<'_> {
         self.instance.synthesizers.remove(&id);
     }
 
+    /// Ends all frames below a `try` whose attempt has failed with `error`. The tasks in `failed`, which are around the failed one,
+    /// fail with it; others are cancelled.
+    pub(super) fn end_attempt(&mut self, tried: FrameId, failed: &[FrameId], error: &WorkflowError) {
+        let error = error.to_data();
+        let below = self.below(Some(tried));
+        // The innermost first.
+        for id in below.iter().rev() {
+            self.call_off(*id);
+            self.instance.synthesizers.remove(id);
+            let Some(frame) = self.instance.take_frame(*id) else { continue };
+            let Frame { parent: Some(parent), node, input, .. } = *frame else { continue };
+            // The lists of iterations are no tasks: they have the node of their loop.
+            if node.is_none() || self.frame(parent).is_none_or(|parent| parent.node == node) {
+                continue;
+            }
+            match failed.contains(id) {
+                true => self.note(NoteKind::Faulted, parent, node, &error),
+                false => self.note(NoteKind::Cancelled, *id, node, &input),
+            }
+        }
+        self.drop_work(Some(tried), &below);
+    }
+
     /// Ends all frames below `top`, or all frames.
     pub(super) fn cancel_below(&mut self, top: Option<FrameId>) {
+        let below = self.below(top);
+        below.iter().rev().for_each(|id| self.cancel(*id));
+        self.drop_work(top, &below);
+    }
+
+    /// Drops the work of frames that have ended, and of those that `top` was to begin.
+    fn drop_work(&mut self, top: Option<FrameId>, ended: &[FrameId]) {
+        let open = mem::take(&mut self.instance.work);
+        let is_open = |work: &Work| match work {
+            Work::Enter { parent, .. } | Work::Done { parent, .. } | Work::Fail { parent, .. } => {
+                ended.binary_search(parent).is_err() && top != Some(*parent)
+            }
+            Work::Due { .. } | Work::Rules => true,
+        };
+        self.instance.work = open.into_iter().filter(is_open).collect();
+    }
+
+    /// The frames below `top`, or all frames, by their ids.
+    fn below(&self, top: Option<FrameId>) -> Vec<FrameId> {
         let mut below: Vec<FrameId> = Vec::new();
         // Ids grow: a parent's is smaller than its children's.
         for (id, frame) in &self.instance.frames {
@@ -152,14 +194,6 @@ impl Run<'_> {
                 below.push(*id);
             }
         }
-        below.iter().rev().for_each(|id| self.cancel(*id));
-        let open = mem::take(&mut self.instance.work);
-        let is_open = |work: &Work| match work {
-            Work::Enter { parent, .. } | Work::Done { parent, .. } | Work::Fail { parent, .. } => {
-                below.binary_search(parent).is_err() && top != Some(*parent)
-            }
-            Work::Due { .. } | Work::Rules => true,
-        };
-        self.instance.work = open.into_iter().filter(is_open).collect();
+        below
     }
 }

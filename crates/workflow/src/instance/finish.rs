@@ -235,10 +235,13 @@ impl Run<'_> {
             let value = error.to_data();
             self.note(NoteKind::Faulted, parent, Some(node), &value);
         }
+        // The tasks around it, which fail with it.
+        let mut failed = Vec::new();
         let mut at = Some(parent);
         while let Some(id) = at {
             let Some(frame) = self.frame(id) else { break };
             at = frame.parent;
+            failed.push(id);
             let tried = frame.node.map(|node| &self.program.node(node).kind);
             let (Some(Kind::Try(tried)), State::Try(trying)) = (tried, &frame.state) else { continue };
             if trying.phase != Phase::Trying {
@@ -246,7 +249,7 @@ impl Run<'_> {
             }
             match self.catches(id, tried, &error) {
                 Ok(true) => {
-                    self.cancel_below(Some(id));
+                    self.end_attempt(id, &failed, &error);
                     return match self.caught(id, tried, &error) {
                         Ok(()) => {}
                         // No retry is left, or an expression of the retry policy failed.
@@ -255,7 +258,7 @@ impl Run<'_> {
                 }
                 Ok(false) => {}
                 Err(error) => {
-                    self.cancel_below(Some(id));
+                    self.end_attempt(id, &failed, &error);
                     return self.rethrow(id, error);
                 }
             }

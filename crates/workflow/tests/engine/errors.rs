@@ -1,6 +1,7 @@
 //! try, catch and what they let through.
 
 use edgefaas_workflow::ErrorKind;
+use edgefaas_workflow::instance::NoteKind;
 use serde_json::{Value, json};
 
 use crate::host::{Host, error};
@@ -133,6 +134,37 @@ do:
     assert_eq!(host.output(), json!({"caught": true}));
     assert_eq!(host.cancelled, [two]);
     assert!(host.listens.is_empty());
+    assert_eq!(host.noted(NoteKind::Faulted), ["one", "both"]);
+    let mut cancelled = host.noted(NoteKind::Cancelled);
+    cancelled.sort_unstable();
+    assert_eq!(cancelled, ["deep", "three", "two"]);
+    assert_eq!(host.noted(NoteKind::Completed), ["note", "guarded"]);
+}
+
+#[test]
+fn tasks_around_a_failed_one_end_with_each_attempt() {
+    let tasks = "
+do:
+  - guarded:
+      try:
+        - each:
+            for: {each: item, in: .items}
+            do:
+              - inner:
+                  try: [fails: {call: fails}]
+                  catch: {errors: {with: {status: 404}}}
+      catch: {retry: {limit: {attempt: {count: 2}}}}
+";
+    let mut host = Host::run(tasks, json!({"items": [1, 2]}));
+    host.answer("fails", Err(error(ErrorKind::Communication, 500)));
+    assert_eq!(host.noted(NoteKind::Faulted), ["fails", "inner", "each"]);
+    host.answer("fails", Ok(json!({})));
+    host.answer("fails", Err(error(ErrorKind::Communication, 500)));
+    // The third attempt has begun.
+    assert_eq!(host.noted(NoteKind::Started).len(), 1 + 3 + 5 + 3);
+    let attempt = ["fails", "inner", "each"];
+    assert_eq!(host.noted(NoteKind::Faulted), [&attempt[..], &attempt[..]].concat());
+    assert_eq!(host.noted(NoteKind::Cancelled), [""; 0]);
 }
 
 #[test]
