@@ -268,8 +268,16 @@ fn apps_run_on_the_nodes_that_their_manifest_selects() {
         assert_eq!(body(s, "eye"), "1");
         let refused = n1.send("POST", "/fn/eye", "", "").answer().unwrap();
         assert_eq!(refused.status, 503, "{refused:?}");
+        // A durable call waits, and says for what.
+        let waits = n1.send("POST", "/fn/eye", "Prefer: respond-async\r\n", "").answer().unwrap();
+        assert_eq!(waits.status, 202, "{waits:?}");
+        n1.wait(&["invocations"], |list| {
+            let one = &list["invocations"][0];
+            one["state"] == "waiting" && one["detail"].as_str().is_some_and(|text| text.contains("`eye`"))
+        });
         let deployed = n1.json(&["deploy", &version(home.path(), "eye", "2", ""), "--wait", "60s"]);
         assert_eq!(deployed["nodes"].as_array().unwrap().len(), 2, "{deployed:#}");
+        n1.wait(&["invocations"], |list| list["invocations"].as_array().unwrap().is_empty());
         assert_eq!(body(s, "eye"), "1");
     });
 }

@@ -25,7 +25,7 @@ pub struct Inspected {
     pub attempt: u32,
     /// What it does.
     pub state: InspectedState,
-    /// The error of the last attempt, as far as it is known.
+    /// The error of the last attempt, or why it cannot run now, as far as it is known.
     pub problem: Option<StoredProblem>,
     /// Its event.
     pub event: Event,

@@ -47,7 +47,7 @@ impl LastErrors {
         })
     }
 
-    /// Sets the error of the last attempt.
+    /// Sets the error of the last attempt, or why an invocation cannot run.
     pub fn set(&self, id: u128, mut problem: StoredProblem) {
         if let Some((end, _)) = problem.detail.char_indices().nth(MAX_DETAIL_CHARS) {
             problem.detail.truncate(end);

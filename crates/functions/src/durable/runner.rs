@@ -250,7 +250,14 @@ impl DurableQueue {
         let Err(error) = result else { return };
         let error = self.invoker.mask(&function, error);
         match failure_kind(&error) {
-            FailureKind::Deferred(wait) => self.retry_at(name, sequence, self.clock.instant() + wait),
+            FailureKind::Overloaded => {
+                self.retry_at(name, sequence, self.clock.instant() + OVERLOADED_WAIT);
+            }
+            FailureKind::NotRunnable => {
+                // Somebody may have to do something: the lists of invocations say what it waits for.
+                self.last_errors.set(pending.id, Problem::of(&error, None).into());
+                self.retry_at(name, sequence, self.clock.instant() + NOT_RUNNABLE_WAIT);
+            }
             // It is still pending on the disk, and runs after the next start of the node.
             FailureKind::StoreFailed => self.finish(name, sequence),
             FailureKind::Attempt if pending.attempt < function.spec.retry.attempts => {
@@ -565,8 +572,10 @@ impl Ending {
 
 /// The kind of failure of a durable invocation.
 enum FailureKind {
-    /// The function could not run or commit now. Not an attempt: it is tried again after this time.
-    Deferred(Duration),
+    /// The function could not run or commit now. Not an attempt: it is tried again soon.
+    Overloaded,
+    /// The function cannot run before a deploy, a node or the network changes. Not an attempt either.
+    NotRunnable,
     /// The store failed. Nothing can be committed until the node restarts.
     StoreFailed,
     /// The attempt failed. Another one may succeed.
@@ -591,15 +600,15 @@ fn failure_kind(error: &InvocationError) -> FailureKind {
         | E::NodeLost { .. }
         | E::Cancelled { .. }
         | E::Run { error: RunError::NoCapacity { .. } | RunError::NodeOutOfMemory { .. }, .. }
-        | E::Commit { error: CommitError::DiskFull { .. }, .. } => FailureKind::Deferred(OVERLOADED_WAIT),
+        | E::Commit { error: CommitError::DiskFull { .. }, .. } => FailureKind::Overloaded,
         // A new deploy may repair the function.
-        E::NotRunnable { .. } | E::NoNode { .. } => FailureKind::Deferred(NOT_RUNNABLE_WAIT),
+        E::NotRunnable { .. } | E::NoNode { .. } => FailureKind::NotRunnable,
         E::Commit { error: CommitError::Failed(_) | CommitError::Closed, .. } | E::NotStored { .. } => {
             FailureKind::StoreFailed
         }
         E::Remote { error, .. } => match error.kind {
-            RemoteErrorKind::DiskFull | RemoteErrorKind::ShareUsed => FailureKind::Deferred(OVERLOADED_WAIT),
-            RemoteErrorKind::NotRunnable => FailureKind::Deferred(NOT_RUNNABLE_WAIT),
+            RemoteErrorKind::DiskFull | RemoteErrorKind::ShareUsed => FailureKind::Overloaded,
+            RemoteErrorKind::NotRunnable => FailureKind::NotRunnable,
             RemoteErrorKind::Commit | RemoteErrorKind::Unknown => FailureKind::Attempt,
         },
         E::UnknownFunction { .. } | E::UnknownWorkflow { .. } | E::PayloadTooLarge { .. } | E::TooDeep { .. } | E::Discarded { .. } => FailureKind::Permanent,
