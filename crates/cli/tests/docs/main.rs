@@ -4,6 +4,8 @@
 //! A fence with `sh` is run. One with `console` is not: it needs a second machine, an answer from a person, or a program that the tests
 //! do not install.
 
+#[path = "../node/engine_code.rs"]
+mod engine_code;
 mod languages;
 mod pages;
 mod script;
@@ -127,6 +129,10 @@ fn check(page: &Page) {
     assert!(copied.success(), "the examples cannot be copied");
     let script = home.path().join("script");
     std::fs::write(&script, script_of(page)).unwrap();
+    // The first node of a reader of the README starts on an empty data directory.
+    if page.file != "README.md" {
+        engine_code::give(&home.path().join(".local/share/edgefaas"));
+    }
 
     let user_home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
     let of_user = |name: &str, folder: &str| {

@@ -7,8 +7,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
-use crate::support::edgefaas;
-
 /// The data directory of a node of this program that has compiled its engine and stopped.
 static COMPILED: LazyLock<PathBuf> = LazyLock::new(|| {
     let program = std::fs::metadata(env!("CARGO_BIN_EXE_edgefaas")).expect("the program");
@@ -30,7 +28,13 @@ fn compile(data: &Path) {
     std::fs::create_dir_all(&app).expect("a folder");
     std::fs::write(app.join("f.js"), "export default () => 1;").expect("written");
     let any = "127.0.0.1:0";
-    let mut node = edgefaas(data)
+    let edgefaas = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_edgefaas"));
+        command.stdin(Stdio::null()).env_remove("EDGEFAAS_NODE").env_remove("EDGEFAAS_TOKEN");
+        command.env("EDGEFAAS_DATA_DIR", data).env("EDGEFAAS_CONFIG_DIR", data.join("login"));
+        command
+    };
+    let mut node = edgefaas()
         .args(["run", "--http", any, "--mqtt", any, "--control", any])
         .stdout(Stdio::piped())
         .spawn()
@@ -40,7 +44,7 @@ fn compile(data: &Path) {
     let control =
         ready.split_whitespace().find_map(|word| word.strip_prefix("control=")).expect("a control port");
     let deployed =
-        edgefaas(data).args(["--node", control, "deploy"]).arg(app.join("f.js")).output().expect("it runs");
+        edgefaas().args(["--node", control, "deploy"]).arg(app.join("f.js")).output().expect("it runs");
     assert!(deployed.status.success(), "{}", String::from_utf8_lossy(&deployed.stderr));
     assert!(Command::new("kill").arg(node.id().to_string()).status().expect("kill runs").success());
     assert!(node.wait().expect("it ends").success());
