@@ -96,6 +96,17 @@ test("traces are listed, searched and followed", async ({ page, node }) => {
     await picture(page, "traces");
 });
 
+test("an instance that waits is the root of its trace", async ({ page, node }) => {
+    await deploy(node);
+    void node.cli(["invoke", "wait", "-d", "{}"]).catch(() => undefined);
+    await signIn(page, node);
+    await page.getByRole("link", { name: "Traces" }).click();
+    const list = page.getByRole("region", { name: "Traces" });
+    // Its first task, the call of a function, has ended.
+    await expect(list.getByRole("row", { name: /^wait workflow/ })).toContainText(/4\s*running$/);
+    await expect(list.locator("tbody tr")).toHaveCount(1);
+});
+
 const VIEWS = ["Overview", "Messages", "Functions", "Invocations", "Workflows", "Objects", "Traces", "Cluster", "Settings"];
 
 for (const [name, width, colorScheme] of [

@@ -1,5 +1,6 @@
 //! Spans of instances and their tasks.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use edgefaas_functions::trace::conventions::{self, Attributes};
@@ -90,26 +91,51 @@ impl Coordinator {
         let is_of_it =
             |running: &&Arc<Running>| running.trace_parent.as_deref().and_then(trace_id) == Some(&trace);
         let instances: Vec<_> = self.instances.lock().values().filter(is_of_it).cloned().collect();
-        let unix_us = self.clock.now_unix_us();
         for running in instances {
             if spans.len() >= self.traces.max_spans() {
                 break;
             }
-            let open = {
-                let state = running.state.lock();
-                let end = state.instance.status().is_ended().then(|| End {
-                    unix_us: state.ended_unix_ms * 1000,
-                    error: match state.instance.result() {
-                        Some(Err(error)) => Some(cut(&error.to_json().to_string())),
-                        _ => None,
-                    },
-                });
-                state.spans.not_ended(&running, &trace, state.instance.status(), end, unix_us)
-            };
-            spans.extend(open.into_iter().map(|span| span.masked(|text| self.mask(&running, text))));
+            spans.extend(self.not_ended(&running, &trace));
         }
         connect(&mut spans);
         spans
+    }
+
+    /// The spans of the newest instances that run or wait and are recorded, and of their tasks: about `max` spans.
+    pub fn open_spans(&self, max: usize) -> Vec<TraceSpan> {
+        let is_recorded = |running: &&Arc<Running>| running.trace_parent.is_some();
+        let mut instances: Vec<_> = self.instances.lock().values().filter(is_recorded).cloned().collect();
+        instances.sort_unstable_by_key(|running| Reverse(running.id));
+        let mut spans = Vec::new();
+        for running in instances {
+            if spans.len() >= max {
+                break;
+            }
+            // A failed one has its spans among those that have ended, until they are dropped.
+            if let Some(trace) = running.trace_parent.as_deref().and_then(trace_id)
+                && !running.state.lock().instance.status().is_ended()
+            {
+                spans.extend(self.not_ended(&running, trace));
+            }
+        }
+        spans
+    }
+
+    /// The spans of an instance and its tasks that have not ended.
+    fn not_ended(&self, running: &Running, trace: &str) -> Vec<TraceSpan> {
+        let open = {
+            let state = running.state.lock();
+            let end = state.instance.status().is_ended().then(|| End {
+                unix_us: state.ended_unix_ms * 1000,
+                error: match state.instance.result() {
+                    Some(Err(error)) => Some(cut(&error.to_json().to_string())),
+                    _ => None,
+                },
+            });
+            let now_unix_us = self.clock.now_unix_us();
+            state.spans.not_ended(running, trace, state.instance.status(), end, now_unix_us)
+        };
+        open.into_iter().map(|span| span.masked(|text| self.mask(running, text))).collect()
     }
 }
 

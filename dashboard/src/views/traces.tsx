@@ -82,7 +82,7 @@ function All() {
                                 { name: "Started", wide: true, cell: (trace) => time(trace.startedUnixUs / 1000n) },
                                 { name: "Duration", number: true, cell: (trace) => duration(trace.durationUs) },
                                 { name: "Spans", number: true, wide: true, cell: (trace) => count(trace.spans) },
-                                { name: "Result", cell: (trace) => (trace.error ? <Badge tone="bad">{trace.error}</Badge> : <Badge tone="good">good</Badge>) },
+                                { name: "Result", cell: (trace) => <Result trace={trace} /> },
                             ]}
                         />
                     )
@@ -90,6 +90,12 @@ function All() {
             </Loaded>
         </Card>
     );
+}
+
+function Result(props: { trace: TraceSummary }) {
+    const { trace } = props;
+    if (trace.error) return <Badge tone="bad">{trace.error}</Badge>;
+    return trace.running ? <Badge tone="quiet">running</Badge> : <Badge tone="good">good</Badge>;
 }
 
 function Name(props: { trace: TraceSummary }) {

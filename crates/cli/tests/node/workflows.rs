@@ -334,6 +334,22 @@ fn instances_are_listed_cancelled_retried_and_finish_on_their_definition() {
     let found = wait_for(&node, "it waits", |found| found.len() == 1 && found[0]["status"] == "waiting");
     assert_eq!(found[0]["tasks"], json!(["/do/1/go"]));
     let first = found[0]["id"].as_str().unwrap().to_owned();
+    // It is the root of its trace, though only a task of it has ended.
+    let traces: Value = serde_json::from_str(&node.ok(&["traces", "-o", "json"])).unwrap();
+    let root = &traces["traces"][0];
+    assert_eq!(
+        (&root["name"], &root["kind"], &root["running"]),
+        (&json!("flow"), &json!("workflow"), &json!(true))
+    );
+    assert!(node.ok(&["traces"]).contains("so far"));
+    // There is no policy without a cluster.
+    let explain = |name: &str| -> Value {
+        serde_json::from_str(&node.ok(&["policy", "explain", name, "-o", "json"])).unwrap()
+    };
+    for name in ["flow", "count"] {
+        assert_eq!(explain(name)["node"], "this node", "{name}");
+    }
+    assert!(explain("count").to_string().contains("in no cluster"));
 
     // The new definition is for new instances; the old one survives a kill as well.
     app.write("flow.yaml", &flow("{ call: picky }"));

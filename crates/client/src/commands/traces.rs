@@ -34,6 +34,7 @@ pub async fn run(args: &Traces, global: &Global) -> anyhow::Result<()> {
                 "duration_us": trace.duration_us,
                 "spans": trace.spans,
                 "error": (!trace.error.is_empty()).then_some(&trace.error),
+                "running": trace.running,
             })
         };
         return output::json(
@@ -50,7 +51,10 @@ pub async fn run(args: &Traces, global: &Global) -> anyhow::Result<()> {
             trace.kind.clone(),
             output::line(&trace.name),
             output::since(trace.started_unix_us / 1000),
-            output::micros(trace.duration_us),
+            match trace.running {
+                true => format!("{} so far", output::micros(trace.duration_us)),
+                false => output::micros(trace.duration_us),
+            },
             trace.spans.to_string(),
             output::line(&trace.error),
         ]

@@ -21,6 +21,8 @@ use super::Cluster;
 use super::app_facts::live_revision;
 use super::view::{ClusterView, MemberView};
 
+/// What stands for the name of a node that has none.
+const THIS_NODE: &str = "this node";
 /// Function memory that an invocation needs to start, at most; it may use more later, up to its limit.
 const START_BYTES: u64 = 4 << 20;
 
@@ -86,6 +88,12 @@ impl PolicyPlacer {
     /// another entry node are not known here, nor its calls in flight.
     pub fn explain(&self, function: &LiveFunction, entry: Option<u64>) -> (String, Vec<String>) {
         let cluster = self.cluster.view().clone();
+        if cluster.is_alone() {
+            return (
+                THIS_NODE.to_owned(),
+                vec!["this node is in no cluster: all calls run on it".to_owned()],
+            );
+        }
         let me = cluster.me.node_id;
         let entry = entry.unwrap_or(me);
         let (call, random) = (call_of(function, None), rand::random());
@@ -109,7 +117,7 @@ impl PolicyPlacer {
         }
         steps.extend(decided);
         let name = |node_id: u64| {
-            cluster.member(node_id).map_or_else(|| "this node".to_owned(), |member| member.name.clone())
+            cluster.member(node_id).map_or_else(|| THIS_NODE.to_owned(), |member| member.name.clone())
         };
         let node = match decision {
             Decision::Local => name(entry),

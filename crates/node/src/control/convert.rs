@@ -64,6 +64,7 @@ pub fn trace_summary(found: TraceSummary) -> proto::TraceSummary {
         duration_us: found.duration_us,
         spans: found.spans,
         error: found.error.unwrap_or_default(),
+        running: found.running,
     }
 }
 

@@ -466,7 +466,9 @@ impl ControlService {
     ) -> Answer<proto::ListTracesResponse> {
         let proto::ListTracesRequest { limit, failed, search } = request.into_inner();
         let max = if limit == 0 { DEFAULT_TRACES } else { (limit as usize).min(MAX_TRACES) };
-        let (found, more) = self.parts.traces.summaries(TraceFilter { failed, search: &search, max });
+        let open = self.parts.coordinator.open_spans(MAX_TRACES);
+        let (found, more) =
+            self.parts.traces.summaries(TraceFilter { failed, search: &search, max }, &open);
         let traces = found.into_iter().map(convert::trace_summary).collect();
         Ok(Response::new(proto::ListTracesResponse { traces, more }))
     }
@@ -552,7 +554,11 @@ impl ControlService {
                 Some(member.ok_or_else(unknown)?.node_id)
             }
         };
-        let entry_name = entry.and_then(|entry| view.member(entry)).unwrap_or(&view.me).name.clone();
+        let entry_name = match entry.and_then(|entry| view.member(entry)).unwrap_or(&view.me).name.as_str()
+        {
+            "" => "this node".to_owned(),
+            name => name.to_owned(),
+        };
         drop(view);
         let Some(function) = function else {
             let steps = vec![
