@@ -148,6 +148,8 @@ fn check(page: &Page) {
         ("RUSTUP_HOME", of_user("RUSTUP_HOME", ".rustup")),
         ("CARGO_TARGET_DIR", guest_target),
         ("CARGO_NET_OFFLINE", "true".into()),
+        // `edgefaas test` keeps compiled code there.
+        ("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR").into()),
     ];
     if let Some(packages) = std::env::var_os("EDGEFAAS_TEST_NODE_PATH") {
         environment.push(("EDGEFAAS_TEST_NODE_PATH", packages.into()));
