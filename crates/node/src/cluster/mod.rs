@@ -36,6 +36,7 @@ pub use calls::{calls, serve_calls};
 pub use files::{ClusterFiles, FilesError};
 pub use load::LoadSources;
 pub use placer::PolicyPlacer;
+pub(crate) use placer::THIS_NODE;
 pub use policy::{begin_policy, follow_policy};
 pub use recovering::{LackingPattern, Recovering};
 pub(crate) use service::transport_name;

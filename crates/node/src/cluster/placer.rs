@@ -22,7 +22,7 @@ use super::app_facts::live_revision;
 use super::view::{ClusterView, MemberView};
 
 /// What stands for the name of a node that has none.
-const THIS_NODE: &str = "this node";
+pub(crate) const THIS_NODE: &str = "this node";
 /// Function memory that an invocation needs to start, at most; it may use more later, up to its limit.
 const START_BYTES: u64 = 4 << 20;
 

@@ -33,7 +33,7 @@ use super::{
     convert, deploy_warnings, events, history, invocations, members, messages, revisions, workflow_graph,
 };
 use crate::access::{Role, UnknownRole};
-use crate::cluster::ClusterError;
+use crate::cluster::{ClusterError, THIS_NODE};
 
 /// Buffered log lines of one follower. A follower that is too slow loses lines in the log itself, which reports the
 /// loss.
@@ -556,7 +556,7 @@ impl ControlService {
         };
         let entry_name = match entry.and_then(|entry| view.member(entry)).unwrap_or(&view.me).name.as_str()
         {
-            "" => "this node".to_owned(),
+            "" => THIS_NODE.to_owned(),
             name => name.to_owned(),
         };
         drop(view);
