@@ -222,7 +222,7 @@ impl Writer {
     fn write(&mut self, group: impl Iterator<Item = Job>, with_wal: bool) -> bool {
         let (mut writes, mut fresh) = (Vec::new(), Vec::new());
         let mut answers = Vec::new();
-        // Released once the bytes are written or refused.
+        // Released once the bytes are written, before the callers learn of it.
         let mut charges = Vec::new();
         let mut durability = Durability::Written;
         let mut open = true;
@@ -235,7 +235,7 @@ impl Writer {
                 Job::Commit(batch, wanted, answer) => (batch, wanted, answer),
             };
             let failure = self.failure.reason.lock().clone();
-            charges.append(&mut batch.charges);
+            let mut charged = std::mem::take(&mut batch.charges);
             let room = match (failure, batch.longest_key_bytes()) {
                 (Some(failure), _) => Err(failure.into()),
                 (None, bytes @ MAX_KEY_BYTES..) => Err(CommitError::KeyTooLong { bytes }),
@@ -249,9 +249,13 @@ impl Writer {
                     self.disk.deleted(batch.writes.iter().filter(is_deletion).count() as u64);
                     writes.extend(batch.writes);
                     durability = durability.max(wanted).max(needed);
+                    charges.append(&mut charged);
                     answers.push(answer);
                 }
-                Err(error) => drop(answer.send(Err(error))),
+                Err(error) => {
+                    drop(charged);
+                    let _ = answer.send(Err(error));
+                }
             }
         }
         self.fields.record_share_requests();
@@ -288,6 +292,7 @@ impl Writer {
                 self.unsynced_since.get_or_insert_with(Instant::now);
             }
         }
+        drop(charges);
         for answer in answers {
             let _ = answer.send(outcome.clone().map_err(CommitError::Failed));
         }
