@@ -4,22 +4,21 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use edgefaas_broker::QoS;
-use edgefaas_functions::invocation::{Invocation, InvocationError, Lineage, Outcome, Principal};
-use edgefaas_functions::invoker::{Attempt, Effects};
+use edgefaas_functions::invocation::InvocationError;
 use edgefaas_functions::registry::{Interest, LiveWorkflow, Waiter};
-use edgefaas_functions::trace::{Entry, cut};
-use edgefaas_isolates::{Event as FunctionEvent, Reply, RunError, Trigger, WorkflowStep};
+use edgefaas_functions::trace::Entry;
+use edgefaas_isolates::RunError;
 use edgefaas_workflow::instance::{Action, FrameId};
 use edgefaas_workflow::program::{Kind, NodeId, RunWorkflow};
-use edgefaas_workflow::{Data, ErrorKind, Event, WorkflowError, weight};
+use edgefaas_workflow::{ErrorKind, Event, WorkflowError, weight};
 use serde_json::Value;
 use tokio::sync::Notify;
 use ulid::Ulid;
 
 use super::coordinator::Coordinator;
-use super::event_queue::{Queued, StepEffects};
+use super::event_queue::Queued;
+use super::function_step::AttemptedStep;
 use super::instance::{Running, Start};
 use super::run_state::WorkflowResult;
 
@@ -28,6 +27,13 @@ pub(super) struct PendingCall {
     action: Action,
     frame: FrameId,
     cancel: Arc<Notify>,
+}
+
+/// What a pending call has given.
+enum Ended {
+    Task(WorkflowResult),
+    /// A function has run; its effects are not stored yet.
+    Function(AttemptedStep),
 }
 
 impl Coordinator {
@@ -186,52 +192,54 @@ impl Coordinator {
         }
     }
 
-    /// Carries out a pending call and returns its result as an event; `None` if the call was cancelled.
+    /// Carries out a pending call and returns its result as an event; `None` if the call was cancelled, or if the store
+    /// takes no writes any more.
     pub(super) async fn carry_out(
         self: &Arc<Self>,
         running: &Arc<Running>,
         pending: PendingCall,
     ) -> Option<Queued> {
         let PendingCall { action, frame, cancel } = pending;
-        tokio::select! {
+        let ended = tokio::select! {
             biased;
-            () = cancel.notified() => None,
-            (result, effects) = self.outcome_of(running, action) => {
-                Some(Queued { effects, ..Queued::now(Event::Ended { frame, result }) })
-            }
+            () = cancel.notified() => return None,
+            ended = self.carried_out(running, action) => ended,
+        };
+        match ended {
+            Ended::Task(result) => Some(Queued::now(Event::Ended { frame, result })),
+            Ended::Function(attempted) => self.end_function_step(running, frame, attempted, &cancel).await,
         }
     }
 
-    async fn outcome_of(
-        self: &Arc<Self>,
-        running: &Arc<Running>,
-        action: Action,
-    ) -> (WorkflowResult, Option<StepEffects>) {
+    async fn carried_out(self: &Arc<Self>, running: &Arc<Running>, action: Action) -> Ended {
         if let Some(error) = self.missing_secret(running, &action) {
-            return (Err(error), None);
+            return Ended::Task(Err(error));
         }
         let _outside = (!matches!(action, Action::Call { .. })).then(|| self.outside.begin());
         // Boxed but for calls, which are most: all would have the size of the largest.
-        match action {
+        let result = match action {
             Action::Call { frame, node, function, body } => {
-                self.call_step(running, frame, node, &function, &body).await
+                match self.attempt_function_step(running, frame, node, &function, &body).await {
+                    Ok(attempted) => return Ended::Function(attempted),
+                    Err(error) => Err(error),
+                }
             }
             Action::Request { node, request, output, .. } => {
                 let redirect =
                     matches!(&running.workflow.program.node(node).kind, Kind::Http(http) if http.redirect);
-                (Box::pin(self.request_step(running, node, *request, output, redirect)).await, None)
+                Box::pin(self.request_step(running, node, *request, output, redirect)).await
             }
             Action::Document { node, document, parameters, credentials, .. } => {
                 let credentials = credentials.map(|credentials| *credentials);
-                let step = self.document_step(running, node, *document, &parameters, credentials);
-                (Box::pin(step).await, None)
+                Box::pin(self.document_step(running, node, *document, &parameters, credentials)).await
             }
             Action::Script { node, code, input, .. } => {
                 let path = &running.workflow.program.node(node).path;
-                (Box::pin(self.script_step(running, path, &code, &input)).await, None)
+                Box::pin(self.script_step(running, path, &code, &input)).await
             }
-            _ => (Ok(Arc::new(Value::Null)), None),
-        }
+            _ => Ok(Arc::new(Value::Null)),
+        };
+        Ended::Task(result)
     }
 
     /// The error of a call whose secret is gone: a call that starts again after a restart was built without it.
@@ -245,96 +253,6 @@ impl Coordinator {
         };
         let workflow = &running.workflow;
         workflow.program.missing_secret(*node, &|name| self.secrets.get(&workflow.app, name).is_some())
-    }
-
-    /// Runs a function as a step.
-    async fn call_step(
-        self: &Arc<Self>,
-        running: &Arc<Running>,
-        frame: FrameId,
-        node: NodeId,
-        name: &str,
-        body: &Data,
-    ) -> (WorkflowResult, Option<StepEffects>) {
-        let routes = self.registry.routes();
-        let Some(function) = routes.function(name).cloned() else {
-            let near = routes.near_functions(name);
-            let error = InvocationError::UnknownFunction { name: name.to_owned(), near };
-            return (Err(error_of(&error)), None);
-        };
-        drop(routes);
-        if !running.workflow.may_call(name, &function.app) {
-            let detail =
-                format!("workflow `{}` may not call `{name}` of another app", running.workflow.name);
-            return (Err(WorkflowError::new(ErrorKind::Authorization, detail)), None);
-        }
-        let step = WorkflowStep {
-            workflow: running.workflow.name.to_string(),
-            instance: running.id.to_string(),
-            task: running.workflow.program.node(node).path.clone(),
-        };
-        let body = match body {
-            Data::Null => Bytes::new(),
-            body => serde_json::to_vec(body).unwrap_or_default().into(),
-        };
-        let event = FunctionEvent { trigger: Trigger::Workflow(step), body };
-        let principal = Principal::Function { name: running.workflow.name.to_string() };
-        let invocation = Invocation {
-            // Every run of the step has the same id.
-            id: format!("{}.{frame}", running.id),
-            function: name.to_owned(),
-            principal,
-            parent: None,
-            trace_parent: self.context_of(running, node),
-            attempt: 1,
-            depth: running.depth.saturating_add(1),
-            lineage: Some(Lineage::new(running.root.id(), running.root.clone())),
-            placed_by: None,
-            order_key: None,
-            event,
-        };
-        let id = invocation.id.clone();
-        let mut invocation = invocation;
-        // The start of the instance decided whether its spans are recorded.
-        let mut traced =
-            running.trace_parent.as_ref().and_then(|_| self.invoker.begin_trace(&mut invocation));
-        if let Some((invocation, _)) = &mut traced {
-            invocation.parent = Some(running.state.lock().spans.of_task(running, node));
-            // The function may be of another app.
-            let shown = cut(&String::from_utf8_lossy(&invocation.event.body));
-            invocation.event.body = self.mask(running, shown).into();
-        }
-        let place = running.place_of_call();
-        let admitted = match self.invoker.admit_durable(function.clone(), invocation, place) {
-            Ok(admitted) => admitted,
-            Err(error) => return (Err(error_of(&error)), None),
-        };
-        let Attempt { result, timing, node: ran_on } = self.invoker.attempt(admitted).await;
-        let (result, effects) = match result {
-            Ok((reply, effects)) if running.is_durable() => (Ok(reply), Some(effects)),
-            Ok((reply, effects)) => (
-                self.invoker
-                    .commit(&function, effects, running.depth.saturating_add(1))
-                    .await
-                    .map(|()| reply),
-                None,
-            ),
-            Err(error) => (Err(error), None),
-        };
-        let result = result.map_err(|error| self.invoker.mask(&function, error));
-        let outcome = self.invoker.ended(&function, Outcome { id, result, timing, node: ran_on });
-        self.invoker.end_trace(traced, &function, &outcome, std::time::Duration::ZERO);
-        let effects = effects.map(|effects: Effects| {
-            let (batch, messages, taken) = effects.into_parts();
-            StepEffects { batch, source: function.name.clone(), messages, _taken: taken }
-        });
-        match outcome.result {
-            Ok(reply) => match value_of(reply) {
-                Ok(value) => (Ok(Arc::new(value)), effects),
-                Err(error) => (Err(error), None),
-            },
-            Err(error) => (Err(error_of(&error)), None),
-        }
     }
 
     /// The `traceparent` of what a task sends or starts.
@@ -418,22 +336,6 @@ pub(super) fn child_id(parent: Ulid, frame: FrameId) -> Ulid {
     let digest = hasher.finalize();
     let random = digest.as_bytes().iter().take(10).fold(0u128, |sum, byte| (sum << 8) | u128::from(*byte));
     Ulid::from_parts(parent.timestamp_ms(), random)
-}
-
-/// A function's reply as a value of the workflow.
-fn value_of(reply: Reply) -> Result<Value, WorkflowError> {
-    match reply {
-        Reply::None => Ok(Value::Null),
-        Reply::Json(text) => Ok(serde_json::from_str(&text).unwrap_or(Value::String(text))),
-        Reply::Text(text) => Ok(Value::String(text)),
-        Reply::Bytes(bytes) => Ok(super::input_of(&bytes)),
-        Reply::Http(response) if response.status >= 400 => {
-            let excerpt: String = String::from_utf8_lossy(&response.body).chars().take(200).collect();
-            let detail = format!("the function answered {}: {excerpt}", response.status);
-            Err(WorkflowError::new(ErrorKind::Runtime, detail).with_status(response.status))
-        }
-        Reply::Http(response) => Ok(super::input_of(&response.body)),
-    }
 }
 
 /// An invocation's error as an error of the workflow DSL.

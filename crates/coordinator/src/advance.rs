@@ -38,7 +38,7 @@ enum Stored {
 }
 
 /// The interval between two commit attempts while the disk is full.
-const DISK_WAIT: std::time::Duration = std::time::Duration::from_millis(200);
+pub(super) const DISK_WAIT: std::time::Duration = std::time::Duration::from_millis(200);
 
 impl Coordinator {
     /// Registers an instance within the budgets. [`Event::Start`] starts it.
@@ -333,7 +333,7 @@ impl Coordinator {
         Value::Object(names.iter().filter_map(value).collect())
     }
 
-    /// Advances a durable instance. The events, the effects of its functions and its messages are committed in one
+    /// Advances a durable instance. The events, the messages of its functions and its own are committed in one
     /// batch before the next step starts. Events that arrive during the commit go into the next batch. The effects of a start
     /// wait for its turn.
     pub(super) async fn step_durable(
@@ -384,15 +384,13 @@ impl Coordinator {
                     let logged = self.log_event(running, &mut state, &event, number, &mut batch);
                     (self.begin_turn(running, &mut state, event, Some(logged.times_ms())), logged)
                 };
-                if let Some(StepEffects { batch: changes, source, messages, .. }) = effects {
-                    batch.append(changes);
-                    outgoing.extend(self.publisher.put_messages(
-                        &mut batch,
-                        &source,
-                        running.depth + 1,
-                        &messages,
-                    ));
-                }
+                outgoing.extend(match effects {
+                    Some(StepEffects::Messages { source, messages, .. }) => {
+                        self.publisher.put_messages(&mut batch, &source, running.depth + 1, &messages)
+                    }
+                    Some(StepEffects::Stored { outgoing }) => outgoing,
+                    None => Vec::new(),
+                });
                 match turn {
                     Ok(more) => actions.extend(more),
                     // Boxed, since few turns are long.

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! [`kept_instances`](super::kept_instances) has the records of ended instances. The state of an instance follows from its events ([`Instance::advance`] is a pure function), so only the events are
-//! stored. An event and the effects of the function that caused it are committed in one batch.
+//! stored. The result of a function that has changed objects is committed with these changes, as an accepted event; with
+//! messages alone, it is committed with its turn.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use ulid::Ulid;
 use super::actions::child_id;
 use super::coordinator::Coordinator;
 use super::event_queue::Queued;
+use super::function_step::{frame_of_call, frames_with_results};
 use super::instance::{Running, Start};
 use super::kept_call::KeptCall;
 use super::kept_instances::KeptEnd;
@@ -666,7 +668,11 @@ impl Coordinator {
             actions
         };
         let mut rest = Vec::new();
+        let done = frames_with_results(&queued);
         for action in actions {
+            if frame_of_call(&action).is_some_and(|frame| done.contains(&frame)) {
+                continue;
+            }
             if let Action::Workflow { frame, wait: true, .. } = &action
                 && let Some(outcome) = outcomes.get(&child_id(running.id, *frame).0)
                 && let Ok(result) = serde_json::from_slice::<Result<Arc<Value>, WorkflowError>>(outcome)

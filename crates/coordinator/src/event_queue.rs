@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use edgefaas_broker::{Message, Ticket};
+use edgefaas_functions::publisher::Outgoing;
 use edgefaas_platform::Taken;
-use edgefaas_state::store::Batch;
 use edgefaas_workflow::Event;
 use tokio::sync::oneshot;
 
@@ -25,13 +25,17 @@ pub(crate) struct Queued {
     pub(crate) stored: Option<oneshot::Sender<()>>,
 }
 
-/// Effects of a function that ran as a step.
-pub(crate) struct StepEffects {
-    pub batch: Batch,
-    pub source: Arc<str>,
-    pub messages: Vec<Message>,
-    /// The step's part of the budget of uncommitted effects.
-    pub _taken: Taken,
+/// Effects of a function that ran as a step, as far as they wait for its turn.
+pub(crate) enum StepEffects {
+    /// Messages that are stored with the turn.
+    Messages {
+        source: Arc<str>,
+        messages: Vec<Message>,
+        /// The step's part of the budget of uncommitted effects.
+        _taken: Taken,
+    },
+    /// Messages that were stored with the result of the step. They are sent when the turn is stored.
+    Stored { outgoing: Vec<(u64, Outgoing)> },
 }
 
 impl Queued {

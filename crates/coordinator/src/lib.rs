@@ -22,6 +22,7 @@ mod documents;
 mod ending;
 mod event_log;
 mod event_queue;
+mod function_step;
 mod inbox;
 mod incoming_messages;
 mod instance;

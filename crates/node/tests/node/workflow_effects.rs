@@ -342,3 +342,87 @@ async fn an_input_that_is_declared_as_json_and_is_not_json_is_refused() {
     let problem: serde_json::Value = serde_json::from_slice(&answer.payload).unwrap();
     assert_eq!(problem["status"], 400, "{problem}");
 }
+
+const TANK: &str = r#"
+app = "t"
+[functions.fill]
+main = "fill.js"
+permissions = { objects = ["tank"] }
+[objects.tank]
+quota = "2KiB"
+[workflows]
+files = ["*.yaml"]
+"#;
+const FILL: &str = r#"
+export default async (event, context) => {
+    const { field, bytes } = event.json();
+    const tank = context.object("tank");
+    const filled = await tank.counter("filled").value();
+    if (bytes !== undefined) {
+        await tank.register(field).set("x".repeat(bytes));
+        await tank.counter("filled").add(1);
+    }
+    return filled;
+};
+"#;
+
+/// An object refuses the changes of a step: with a `try` the workflow goes on, without one the instance fails and can be
+/// retried. Nothing of the refused step is stored.
+#[tokio::test]
+async fn a_change_that_an_object_refuses_is_an_error_of_its_task() {
+    for durable in [false, true] {
+        let mut node = TestNode::start().await;
+        let metadata = format!(", metadata: {{ durable: {durable} }}");
+        let call = "{ call: fill, with: { field: '${ .field }', bytes: '${ .bytes }' } }";
+        let catches = flow(
+            &metadata,
+            &format!(
+                "do:\n  - guarded: {{ try: [ {{ write: {call} }} ], catch: {{ as: error, do: [ {{ told: {{ set: {{ caught: '${{ $error }}' }} }} }} ] }} }}\n"
+            ),
+        );
+        let fails =
+            flow(&metadata, &format!("do:\n  - write: {call}\n")).replace("name: flow", "name: fails");
+        let files = [("flow.yaml", catches), ("fails.yaml", fails)];
+        let workflows = files.map(|(file, text)| proto::WorkflowFile { file: file.into(), text }).to_vec();
+        let artifacts = vec![script("fill", FILL)];
+        let deploy =
+            proto::DeployRequest { manifest: TANK.to_owned(), artifacts, workflows, ..Default::default() };
+        node.control.deploy(deploy).await.expect("the deploy succeeds");
+        let filled = async |node: &TestNode| json(&node.post("/fn/fill", "{}").await);
+
+        let first = json!({"field": "a", "bytes": 1500});
+        assert_eq!(json(&node.post("/workflows/flow", first.to_string()).await), 0);
+        let second = json!({"field": "b", "bytes": 1500}).to_string();
+        let reply = node.post("/workflows/flow", second.clone()).await;
+        let caught = &json(&reply)["caught"];
+        assert!(caught["detail"].as_str().is_some_and(|text| text.contains("quota")), "{caught}");
+        assert!(caught["instance"].as_str().is_some_and(|task| task.ends_with("/write")), "{caught}");
+        assert_eq!(filled(&node).await, 1, "durable: {durable}");
+
+        let reply = node.post("/workflows/fails", second).await;
+        let problem = json(&reply);
+        assert_eq!(problem["instance"], "/do/0/write", "{problem}");
+        assert!(problem["detail"].as_str().unwrap().contains("quota"), "{problem}");
+        assert_eq!(filled(&node).await, 1, "durable: {durable}");
+        if !durable {
+            continue;
+        }
+        let id = reply.headers()["invocation-id"].to_str().unwrap().to_owned();
+        // The failure is on the disk, and the object has room when the instance is retried.
+        let dir = node.stop().await;
+        let mut node = TestNode::start_in(dir, |_| {}).await.unwrap();
+        let room = json!({"field": "a", "bytes": 10});
+        assert_eq!(node.post("/fn/fill", room.to_string()).await.status().as_u16(), 200);
+        let request = proto::ChangeInstanceRequest {
+            id: id.clone(),
+            change: proto::change_instance_request::Change::Retry.into(),
+        };
+        node.control.change_instance(request).await.expect("the instance is retried");
+        crate::support::in_time(async {
+            while filled(&node).await != 3 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+    }
+}
