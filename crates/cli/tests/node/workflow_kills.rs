@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use serde_json::{Value, json};
 
 use crate::support::{PATIENCE, Running, look_again};
-use crate::workflows::{App, HEAD, publish, received, subscribe, subscribed, wait_for};
+use crate::workflows::{App, HEAD, instances, publish, received, subscribe, subscribed, wait_for};
 
 /// The spans of an instance: names with their ids and status, in the order of their ids.
 fn spans(node: &Running, id: &str) -> Vec<(String, String, String)> {
@@ -159,4 +159,64 @@ do:
         let have_ended = shown.iter().all(|(_, _, status)| status.is_empty());
         assert!(have_ended && !shown.is_empty(), "{id}: {shown:?}");
     }
+}
+
+/// The node is killed while the instance computes with the result of its function, which has changed an object.
+#[test]
+fn a_function_whose_changes_are_stored_does_not_run_again() {
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path().join("data");
+    let mut node = Running::start(&data, &[]);
+    let flow = format!(
+        "document: {{ {HEAD}, name: flow, metadata: {{ durable: true }} }}
+do:
+  - count: {{ call: count, with: {{}} }}
+  - long:
+      for: {{ in: '${{ [range(40)] }}' }}
+      do: [ {{ work: {{ set: {{ counted: '${{ .counted }}', sum: '${{ reduce range(20000) as $i (0; . + $i) }}' }} }} }} ]
+  - tell: {{ call: asyncapi, with: {{ channel: told, message: {{ payload: '${{ .counted }}', qos: 1, retain: true }} }} }}
+"
+    );
+    let count = "export default async (event, context) => {
+        const runs = context.object('tank').counter('runs');
+        const counted = 1 + await runs.value();
+        await runs.add(1);
+        context.publish('ran', String(counted), { qos: 1, retain: true });
+        return { counted };
+    };";
+    let manifest = "app = \"flow\"
+[functions.count]
+main = \"count.js\"
+permissions = { objects = [\"tank\"], publish = [\"ran\"] }
+[workflows]
+files = [\"*.yaml\"]
+[workflows.flow.permissions]
+publish = [\"told\"]
+";
+    let app = App::new(manifest, &[("flow.yaml", &flow), ("count.js", count)]);
+    node.ok(&["deploy", app.path()]);
+    let runs = |node: &Running| {
+        let got = node.cli(&["objects", "get", "flow", "tank", "runs", "-o", "json"]);
+        serde_json::from_slice::<Value>(&got.stdout).unwrap_or_default()["value"].as_i64().unwrap_or(0)
+    };
+    let mut interrupted: usize = 0;
+    for round in 1..=5 {
+        publish(&node, "$faas/wf/flow/invoke", "{}", "1");
+        let until = std::time::Instant::now() + PATIENCE;
+        while runs(&node) < round {
+            assert!(std::time::Instant::now() < until, "the function has not run");
+        }
+        interrupted += instances(&node).len();
+        node.kill();
+        node = Running::start(&data, &[]);
+        wait_for(&node, "it ends", <[Value]>::is_empty);
+        assert_eq!(runs(&node), round, "the function has run again");
+        for topic in ["ran", "told"] {
+            let until = std::time::Instant::now() + PATIENCE;
+            while received(subscribe(&node, topic, 1)).trim() != format!("{topic} {round}") {
+                assert!(std::time::Instant::now() < until, "{topic} is lost in round {round}");
+            }
+        }
+    }
+    assert!(interrupted > 0, "no kill has met an instance that computes");
 }

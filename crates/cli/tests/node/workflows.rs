@@ -82,7 +82,7 @@ pub(crate) fn parsed(text: &str) -> Value {
 }
 
 /// The instances that have not ended, or failed.
-fn instances(node: &Running) -> Vec<Value> {
+pub(crate) fn instances(node: &Running) -> Vec<Value> {
     let list = parsed(&node.ok(&["workflow", "list", "-o", "json"]));
     let is_open = |one: &&Value| !["completed", "cancelled"].contains(&one["status"].as_str().unwrap());
     list["instances"].as_array().unwrap().iter().filter(is_open).cloned().collect()
