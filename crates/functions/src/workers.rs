@@ -98,6 +98,22 @@ impl Workers {
         done.await.ok()
     }
 
+    /// Does the same as [`run`](Self::run), but dropping the returned future drops the work too.
+    pub async fn run_attached<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        let (mut result, done) = tokio::sync::oneshot::channel();
+        self.spawn(async move {
+            tokio::select! {
+                biased;
+                output = work => drop(result.send(output)),
+                () = result.closed() => {}
+            }
+        });
+        done.await.ok()
+    }
+
     /// Waits until every worker has run a task, or has stopped.
     pub async fn answer(&self) {
         let answers: Vec<_> = self.workers.iter().map(|worker| worker.handle.spawn(async {})).collect();

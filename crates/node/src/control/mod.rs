@@ -19,6 +19,7 @@ mod rpcs;
 mod service;
 mod status_codes;
 mod status_message;
+mod upload;
 #[cfg(feature = "dashboard")]
 mod web;
 mod workflow_graph;
@@ -51,6 +52,7 @@ use self::caller::StreamLife;
 use self::connections::ClientConnection;
 use self::objects::ObjectsService;
 use self::status_message::cut_message;
+use self::upload::Upload;
 #[cfg(feature = "dashboard")]
 use self::web::BrowserRequest;
 pub use auth::{TOKEN_FILE, admin_token};
@@ -254,7 +256,7 @@ impl Services {
             return Answer::Routes(Box::pin(async move {
                 // The body is not read before the permit is taken.
                 let _permit = deploying.acquire_owned().await;
-                routes.call(request).await
+                routes.call(request.map(Upload::new)).await
             }));
         }
         Answer::Routes(Box::pin(routes.call(request)))

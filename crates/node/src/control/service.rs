@@ -236,7 +236,8 @@ impl ControlService {
         drop(routes);
         let invoker = self.parts.invoker.clone();
         let admitted = invoker.admit(invocation).map_err(|error| invoke_status(&error))?;
-        let outcome = self.parts.workers.run(async move { invoker.run(admitted).await }).await;
+        // A client that goes away ends its invocation, as at the gateway.
+        let outcome = self.parts.workers.run_attached(async move { invoker.run(admitted).await }).await;
         let outcome = outcome.ok_or_else(|| invoke_status(&InvocationError::Draining))?;
         let node = self.parts.invoker.ran_on(outcome.node.clone(), outcome.result.as_ref().err());
         Ok(Response::new(convert::outcome(outcome, node.as_deref())))

@@ -187,7 +187,28 @@ async fn an_invocation_whose_caller_disconnects_counts_as_cancelled() {
     let start = "edgefaas_invocation_cpu_seconds_total{function=\"spin\"} ";
     let cpu: f64 = page.lines().find_map(|line| line.strip_prefix(start)).unwrap().parse().unwrap();
     assert!(cpu > 0.02, "{cpu} s of processor time");
+    // A client of the control API.
+    let mut control = node.control.clone();
+    let caller = tokio::spawn(async move {
+        let request =
+            edgefaas_api::control::InvokeRequest { function: "spin".into(), ..Default::default() };
+        control.invoke(request).await
+    });
+    in_time(async {
+        while node.logged("spin").await.iter().filter(|line| line.contains("computed")).count() < 2 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    caller.abort();
+    in_time(async {
+        let both = "invocations_total{function=\"spin\",outcome=\"cancelled\"} 2";
+        while !text(&node.metrics().await).contains(both) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
     let list = node.control.list(edgefaas_api::control::ListRequest::default()).await.unwrap().into_inner();
     let stats = list.apps[0].functions[0].stats.as_ref().unwrap();
-    assert_eq!((stats.invocations, stats.failures), (1, 0));
+    assert_eq!((stats.invocations, stats.failures), (2, 0));
 }

@@ -12,6 +12,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use fjall::{Database, Keyspace};
 
@@ -43,6 +44,8 @@ const MAX_TIGHT_BYTES: u64 = 64 << 20;
 const MIN_FILES: u64 = 64;
 /// The disk counts as full once it has no room for a write of this size.
 const SMALL_WRITE_BYTES: u64 = 64 << 10;
+/// The disk counts as full for this time after it last was: while clients write, each reclaimed byte is taken at once.
+const FULL_FOR: Duration = Duration::from_secs(5);
 /// Copies of a change for which a growing write needs room: engine's journal, table, and table during a compaction.
 const GROWTH_COPIES: u64 = 3;
 /// Copies for a releasing write: engine's journal and table.
@@ -62,7 +65,7 @@ pub enum Purpose {
 /// Free space of the store's disk at the last measurement for growing writes: at a write, or once per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SpaceReading {
-    /// True if growing writes are refused.
+    /// True if growing writes are refused, or were a few seconds ago.
     pub is_full: bool,
     /// Free bytes on the file system.
     pub free_bytes: u64,
@@ -146,6 +149,8 @@ pub struct DiskSpace {
     unflushed_bytes: u64,
     /// Entries deleted since the last reset.
     deleted: u64,
+    /// The last measurement that found the disk full.
+    full_at: Option<Instant>,
 }
 
 impl DiskSpace {
@@ -177,6 +182,7 @@ impl DiskSpace {
             measure_in_bytes: 0,
             unflushed_bytes: 0,
             deleted: 0,
+            full_at: None,
         };
         space.measure();
         // Sets the figures of the start.
@@ -409,11 +415,15 @@ impl DiskSpace {
         }
     }
 
-    fn report(&self, is_full: bool, free_bytes: u64, needed_bytes: u64) {
+    fn report(&mut self, is_full: bool, free_bytes: u64, needed_bytes: u64) {
         self.state.free_bytes.store(free_bytes, Ordering::Relaxed);
         self.state.needed_bytes.store(needed_bytes, Ordering::Relaxed);
-        if self.state.full.swap(is_full, Ordering::Relaxed) != is_full {
-            match is_full {
+        if is_full {
+            self.full_at = Some(Instant::now());
+        }
+        let counts_as_full = self.full_at.is_some_and(|at| at.elapsed() < FULL_FOR);
+        if self.state.full.swap(counts_as_full, Ordering::Relaxed) != counts_as_full {
+            match counts_as_full {
                 true => tracing::warn!(
                     free_bytes,
                     needed_bytes,
