@@ -192,8 +192,7 @@ impl Coordinator {
         }
     }
 
-    /// Carries out a pending call and returns its result as an event; `None` if the call was cancelled, or if the store
-    /// takes no writes any more.
+    /// Carries out a pending call and returns its result as an event; `None` if the call was cancelled.
     pub(super) async fn carry_out(
         self: &Arc<Self>,
         running: &Arc<Running>,
@@ -207,7 +206,7 @@ impl Coordinator {
         };
         match ended {
             Ended::Task(result) => Some(Queued::now(Event::Ended { frame, result })),
-            Ended::Function(attempted) => self.end_function_step(running, frame, attempted, &cancel).await,
+            Ended::Function(attempted) => Some(self.end_function_step(running, frame, attempted).await),
         }
     }
 

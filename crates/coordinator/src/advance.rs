@@ -20,7 +20,8 @@ use tokio::sync::oneshot;
 
 use super::actions::PendingCall;
 use super::coordinator::Coordinator;
-use super::event_queue::{Queued, StepEffects, Turns};
+use super::event_queue::{Queued, Turns};
+use super::function_step::Settled;
 use super::instance::{Running, Start};
 use super::outgoing_messages;
 use super::place::Held;
@@ -38,7 +39,7 @@ enum Stored {
 }
 
 /// The interval between two commit attempts while the disk is full.
-pub(super) const DISK_WAIT: std::time::Duration = std::time::Duration::from_millis(200);
+const DISK_WAIT: std::time::Duration = std::time::Duration::from_millis(200);
 
 impl Coordinator {
     /// Registers an instance within the budgets. [`Event::Start`] starts it.
@@ -373,9 +374,27 @@ impl Coordinator {
             let mut charges = Vec::new();
             let mut waiters = Vec::new();
             let mut actions = Vec::new();
+            let mut wait_for_room = Vec::new();
             let mut timer = YieldTimer::start();
-            for Queued { event, effects, inbox, charge, stored, .. } in queued {
+            for queued in queued {
                 timer.yield_if_due().await;
+                let queued = match self.settle_effects(running, queued, &mut batch).await {
+                    Settled::Turn(queued, messages) => {
+                        outgoing.extend(messages);
+                        queued
+                    }
+                    Settled::Unwanted => continue,
+                    Settled::Waits(queued) => {
+                        wait_for_room.push(queued);
+                        continue;
+                    }
+                    Settled::Stopped(error) => {
+                        tracing::error!(workflow = %running.workflow.name, instance = %running.id, %error, "an instance stops: the effects of its step could not be stored");
+                        self.forget(running);
+                        return None;
+                    }
+                };
+                let Queued { event, inbox, charge, stored, .. } = queued;
                 charges.extend(charge);
                 waiters.extend(stored);
                 let (turn, logged) = {
@@ -384,13 +403,6 @@ impl Coordinator {
                     let logged = self.log_event(running, &mut state, &event, number, &mut batch);
                     (self.begin_turn(running, &mut state, event, Some(logged.times_ms())), logged)
                 };
-                outgoing.extend(match effects {
-                    Some(StepEffects::Messages { source, messages, .. }) => {
-                        self.publisher.put_messages(&mut batch, &source, running.depth + 1, &messages)
-                    }
-                    Some(StepEffects::Stored { outgoing }) => outgoing,
-                    None => Vec::new(),
-                });
                 match turn {
                     Ok(more) => actions.extend(more),
                     // Boxed, since few turns are long.
@@ -446,6 +458,15 @@ impl Coordinator {
             // Without a call the instance has begun.
             start.take_if(|_| inline.is_none());
             self.report_if_ended(running);
+            if !wait_for_room.is_empty() {
+                running.has_settled();
+                if let Some(pending) = inline.take() {
+                    self.spawn_call(running, pending);
+                }
+                tokio::time::sleep(DISK_WAIT).await;
+                // Behind the events that have come meanwhile: a cancellation or a timeout needs no room.
+                running.state.lock().turns.begin(wait_for_room);
+            }
         }
         inline
     }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use edgefaas_broker::{Message, Ticket};
-use edgefaas_functions::publisher::Outgoing;
 use edgefaas_platform::Taken;
 use edgefaas_workflow::Event;
 use tokio::sync::oneshot;
 
+use super::function_step::UnstoredStep;
 use super::root_budget::Charge;
 use super::start_turn::StartTurn;
 
@@ -25,17 +25,17 @@ pub(crate) struct Queued {
     pub(crate) stored: Option<oneshot::Sender<()>>,
 }
 
-/// Effects of a function that ran as a step, as far as they wait for its turn.
+/// Effects of a function that ran as a step of a durable instance.
 pub(crate) enum StepEffects {
-    /// Messages that are stored with the turn.
+    /// Messages alone, if any. They are stored with the turn.
     Messages {
         source: Arc<str>,
         messages: Vec<Message>,
         /// The step's part of the budget of uncommitted effects.
         _taken: Taken,
     },
-    /// Messages that were stored with the result of the step. They are sent when the turn is stored.
-    Stored { outgoing: Vec<(u64, Outgoing)> },
+    /// Changes of objects. They are stored before the turn.
+    Changes(Box<UnstoredStep>),
 }
 
 impl Queued {

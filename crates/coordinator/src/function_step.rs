@@ -1,14 +1,17 @@
 //! Functions as steps of workflows: the attempt, and the commit of its effects.
 //!
 //! ```text
-//! attempt --> effects on objects --commit with the result in the inbox--> Event::Ended, from the inbox
-//!         --> messages alone, or nothing --------------------------------> Event::Ended, stored with its turn
+//! attempt --> Event::Ended in the queue of the instance --> its turn
+//!               the task has ended without it: nothing is stored
+//!               changes of objects: stored with the result in the inbox; a refusal is the error of the task
+//!               messages alone, or nothing: stored with the turn
 //! ```
 //!
 //! An object may refuse a change: its quota is used up, a bounded counter has too little, a field has another type. Then
 //! the task fails, and a `try` of the workflow can catch the error. So the changes of a durable step are stored before
-//! the instance gets the result, and the result with them: after a crash the instance gets it from its inbox, and the
-//! function does not run again. The changes of other steps are stored in the same place, as those of any invocation.
+//! its turn, and the result with them: after a crash the instance gets it from its inbox, and the function does not run
+//! again. They are stored when all earlier events had their turns, so that a task that has timed out or was cancelled
+//! changes nothing. The changes of a step that is not durable are stored as those of any invocation.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,18 +20,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use edgefaas_functions::invocation::{Invocation, InvocationError, Lineage, Outcome, Principal};
 use edgefaas_functions::invoker::{Attempt, Effects};
+use edgefaas_functions::publisher::Outgoing;
 use edgefaas_functions::registry::LiveFunction;
 use edgefaas_functions::trace::cut;
 use edgefaas_isolates::{Event as FunctionEvent, Reply, Trigger, WorkflowStep};
-use edgefaas_state::store::{CommitError, Durability};
+use edgefaas_state::store::{Batch, CommitError, Durability};
 use edgefaas_workflow::instance::{Action, FrameId};
 use edgefaas_workflow::program::NodeId;
 use edgefaas_workflow::{Data, ErrorKind, Event, WorkflowError};
 use serde_json::Value;
-use tokio::sync::Notify;
 
 use super::actions::error_of;
-use super::advance::DISK_WAIT;
 use super::coordinator::Coordinator;
 use super::event_queue::{Queued, StepEffects};
 use super::instance::{Running, input_of};
@@ -42,25 +44,28 @@ pub(super) struct AttemptedStep {
     traced: Option<(Invocation, u64)>,
 }
 
-/// Why the effects of a step are not stored.
-enum NotStored {
-    /// The task was cancelled while the disk was full.
-    Cancelled,
-    /// The store takes no writes any more. The instance goes on after the next start.
-    Stopped(CommitError),
-    /// The task fails.
-    Refused(CommitError),
+/// A durable step that waits to be stored, with its changes of objects.
+pub(crate) struct UnstoredStep {
+    function: Arc<LiveFunction>,
+    outcome: Outcome,
+    traced: Option<(Invocation, u64)>,
+    /// With the messages, and with the result in the inbox.
+    batch: Batch,
+    /// The number of the result in the inbox.
+    number: u32,
+    outgoing: Vec<(u64, Outgoing)>,
 }
 
-impl From<CommitError> for NotStored {
-    fn from(error: CommitError) -> Self {
-        match error {
-            CommitError::Field(_) | CommitError::KeyTooLong { .. } => Self::Refused(error),
-            CommitError::DiskFull { .. } | CommitError::Failed(_) | CommitError::Closed => {
-                Self::Stopped(error)
-            }
-        }
-    }
+/// An event whose effects are settled as far as they are stored before its turn.
+pub(super) enum Settled {
+    /// Its turn may begin. The messages are stored with it, or before it; they are sent after it.
+    Turn(Queued, Vec<(u64, Outgoing)>),
+    /// The task has ended without it.
+    Unwanted,
+    /// The disk is full.
+    Waits(Queued),
+    /// The store takes no writes any more. The instance goes on after the next start.
+    Stopped(CommitError),
 }
 
 impl Coordinator {
@@ -125,95 +130,107 @@ impl Coordinator {
         Ok(AttemptedStep { function, id, attempt, traced })
     }
 
-    /// Stores the effects of a step, and returns its result as an event. `None` if `cancel` ends the wait for a full disk,
-    /// or if the store takes no writes any more: the instance is then removed, and goes on after the next start.
+    /// The result of a step as an event. Stores the effects of a step that is not durable.
     pub(super) async fn end_function_step(
         self: &Arc<Self>,
         running: &Arc<Running>,
         frame: FrameId,
         attempted: AttemptedStep,
-        cancel: &Notify,
-    ) -> Option<Queued> {
+    ) -> Queued {
         let AttemptedStep { function, id, attempt: Attempt { result, timing, node }, traced } = attempted;
         let depth = running.depth.saturating_add(1);
-        let (result, queued) = match result {
+        let (result, effects) = match result {
             Err(error) => (Err(error), None),
-            Ok((reply, effects)) if running.is_durable() => {
-                match value_of(&reply).map(Arc::new) {
-                    // The function has run, but a workflow has no value for its reply.
-                    Err(error) => {
-                        (Ok(reply), Some(Queued::now(Event::Ended { frame, result: Err(error) })))
-                    }
-                    Ok(value) => {
-                        let event = Event::Ended { frame, result: Ok(value) };
-                        match self.store_effects(running, &function, event, effects, cancel).await {
-                            Ok(queued) => (Ok(reply), Some(queued)),
-                            Err(NotStored::Refused(error)) => {
-                                let function = function.name.to_string();
-                                (Err(InvocationError::Commit { function, error }), None)
-                            }
-                            Err(NotStored::Cancelled) => return None,
-                            Err(NotStored::Stopped(error)) => {
-                                tracing::error!(workflow = %running.workflow.name, instance = %running.id, %error, "an instance stops: the effects of its step could not be stored");
-                                self.forget(running);
-                                return None;
-                            }
-                        }
-                    }
-                }
-            }
+            Ok((reply, effects)) if running.is_durable() => (Ok(reply), Some(effects)),
             Ok((reply, effects)) => {
                 let committed = self.invoker.commit(&function, effects, depth).await;
                 (committed.map(|()| reply), None)
             }
         };
         let result = result.map_err(|error| self.invoker.mask(&function, error));
-        let outcome = self.invoker.ended(&function, Outcome { id, result, timing, node });
-        self.invoker.end_trace(traced, &function, &outcome, Duration::ZERO);
-        if queued.is_some() {
-            return queued;
-        }
-        let result = match &outcome.result {
+        let value = match &result {
             Ok(reply) => value_of(reply).map(Arc::new),
             Err(error) => Err(error_of(error)),
         };
-        Some(Queued::now(Event::Ended { frame, result }))
-    }
-
-    /// Stores changes of objects together with `event`, the result of their step. Messages alone wait for the turn of
-    /// the event. While the disk is full, retries every [`DISK_WAIT`] until `cancel`.
-    async fn store_effects(
-        self: &Arc<Self>,
-        running: &Running,
-        function: &LiveFunction,
-        event: Event,
-        effects: Effects,
-        cancel: &Notify,
-    ) -> Result<Queued, NotStored> {
-        let (mut batch, messages, taken) = effects.into_parts();
+        // Nothing of a reply is stored that the workflow cannot use.
+        let effects = effects.filter(|_| value.is_ok());
+        let event = Event::Ended { frame, result: value };
+        let outcome = Outcome { id, result, timing, node };
+        let Some((mut batch, messages, taken)) = effects.map(Effects::into_parts) else {
+            self.count_step(&function, outcome, traced);
+            return Queued::now(event);
+        };
         let source = function.name.clone();
         if batch.is_empty() {
+            self.count_step(&function, outcome, traced);
             let effects = StepEffects::Messages { source, messages, _taken: taken };
-            return Ok(Queued { effects: Some(effects), ..Queued::now(event) });
+            return Queued { effects: Some(effects), ..Queued::now(event) };
         }
-        let depth = running.depth.saturating_add(1);
         let outgoing = self.publisher.put_messages(&mut batch, &source, depth, &messages);
         let (number, key, entry) = self.inbox_entry(running, &event);
         batch.put(&self.store.spaces().invocations, key, entry);
         batch.charge(taken);
-        loop {
-            // The commit of the turn is behind this one, so it is at least as durable as that one.
-            match self.store.committer().commit(batch.clone(), Durability::Written).await {
-                Ok(()) => break,
-                Err(CommitError::DiskFull { .. }) if !self.drain.is_draining() => tokio::select! {
-                    () = cancel.notified() => return Err(NotStored::Cancelled),
-                    () = tokio::time::sleep(DISK_WAIT) => {}
-                },
-                Err(error) => return Err(error.into()),
+        let step = UnstoredStep { function, outcome, traced, batch, number, outgoing };
+        Queued { effects: Some(StepEffects::Changes(Box::new(step))), ..Queued::now(event) }
+    }
+
+    fn count_step(&self, function: &LiveFunction, outcome: Outcome, traced: Option<(Invocation, u64)>) {
+        let outcome = self.invoker.ended(function, outcome);
+        self.invoker.end_trace(traced, function, &outcome, Duration::ZERO);
+    }
+
+    /// Settles the effects of an event that is about to have its turn. Messages are added to the batch of the turn; changes of
+    /// objects are stored now, together with the event.
+    pub(super) async fn settle_effects(
+        &self,
+        running: &Running,
+        mut queued: Queued,
+        turn: &mut Batch,
+    ) -> Settled {
+        let Some(effects) = queued.effects.take() else { return Settled::Turn(queued, Vec::new()) };
+        let is_wanted = match queued.event {
+            Event::Ended { frame, .. } => running.state.lock().instance.waits_for_call(frame),
+            _ => true,
+        };
+        let mut step = match effects {
+            StepEffects::Messages { source, messages, .. } => {
+                if !is_wanted {
+                    return Settled::Unwanted;
+                }
+                let depth = running.depth.saturating_add(1);
+                let outgoing = self.publisher.put_messages(turn, &source, depth, &messages);
+                return Settled::Turn(queued, outgoing);
             }
+            StepEffects::Changes(step) => step,
+        };
+        if !is_wanted {
+            let UnstoredStep { function, outcome, traced, .. } = *step;
+            self.count_step(&function, outcome, traced);
+            return Settled::Unwanted;
         }
-        let effects = Some(StepEffects::Stored { outgoing });
-        Ok(Queued { effects, ..Queued::from_inbox(event, number) })
+        // The commit of the turn is behind this one, so it is at least as durable as that one.
+        let error = match self.store.committer().commit(step.batch.clone(), Durability::Written).await {
+            Ok(()) => {
+                let UnstoredStep { function, outcome, traced, outgoing, number, .. } = *step;
+                self.count_step(&function, outcome, traced);
+                return Settled::Turn(Queued { inbox: Some((number, None)), ..queued }, outgoing);
+            }
+            Err(CommitError::DiskFull { .. }) if !self.drain.is_draining() => {
+                queued.effects = Some(StepEffects::Changes(step));
+                return Settled::Waits(queued);
+            }
+            Err(error @ (CommitError::Field(_) | CommitError::KeyTooLong { .. })) => error,
+            Err(error) => return Settled::Stopped(error),
+        };
+        let error = InvocationError::Commit { function: step.function.name.to_string(), error };
+        let error = self.invoker.mask(&step.function, error);
+        if let Event::Ended { result, .. } = &mut queued.event {
+            *result = Err(error_of(&error));
+        }
+        step.outcome.result = Err(error);
+        let UnstoredStep { function, outcome, traced, .. } = *step;
+        self.count_step(&function, outcome, traced);
+        Settled::Turn(queued, Vec::new())
     }
 }
 

@@ -426,3 +426,55 @@ async fn a_change_that_an_object_refuses_is_an_error_of_its_task() {
         .await;
     }
 }
+
+/// A step ends at about the time at which its task times out: what the workflow sees is what has happened.
+#[tokio::test]
+async fn a_task_that_has_timed_out_changes_nothing() {
+    const CALLS: usize = 60;
+    let mut node = TestNode::start().await;
+    let manifest = r#"
+app = "t"
+[functions.late]
+main = "late.js"
+permissions = { objects = ["late"] }
+[functions.runs]
+main = "runs.js"
+permissions = { objects = ["late"] }
+[workflows]
+files = ["*.yaml"]
+"#;
+    let late = "export default async (event, context) => {
+        const { field, ms } = event.json();
+        await context.object('late').counter(field).add(1);
+        await new Promise((resolve) => setTimeout(resolve, ms));
+        return 'in time';
+    };";
+    let runs = "export default (event, context) => context.object('late').counter(event.text()).value();";
+    let text = flow(
+        ", metadata: { durable: true }",
+        "do:
+  - guarded:
+      try: [ { write: { call: late, with: { field: '${ .field }', ms: '${ .ms }' }, timeout: { after: { milliseconds: 100 } } } } ]
+      catch: { do: [ { told: { set: '${ \"late\" }' } } ] }
+",
+    );
+    let deploy = proto::DeployRequest {
+        manifest: manifest.to_owned(),
+        artifacts: vec![script("late", late), script("runs", runs)],
+        workflows: vec![proto::WorkflowFile { file: "flow.yaml".into(), text }],
+        ..Default::default()
+    };
+    node.control.deploy(deploy).await.expect("the deploy succeeds");
+    let node = &node;
+    let calls = (0..CALLS).map(|number| async move {
+        let input = json!({"field": format!("f{number}"), "ms": 90 + number % 15});
+        json(&node.post("/workflows/flow", input.to_string()).await)
+    });
+    let answers = futures_util::future::join_all(calls).await;
+    for (number, answer) in answers.into_iter().enumerate() {
+        let runs = json(&node.post("/fn/runs", format!("f{number}")).await);
+        let expected = if answer == "in time" { 1 } else { 0 };
+        assert!(answer == "in time" || answer == "late", "{answer}");
+        assert_eq!(runs, expected, "{number}: {answer}");
+    }
+}

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::depth::taken_in;
 use super::event::FrameId;
-use super::frame::Frame;
+use super::frame::{self, Frame};
 use super::permits::Refused;
 use super::work::Work;
 use crate::data::Data;
@@ -171,6 +171,13 @@ impl Instance {
     /// The start time, by the wall clock.
     pub fn started_unix_ms(&self) -> u64 {
         self.started_unix_ms
+    }
+
+    /// True if the end of the call of this frame changes the instance. Otherwise the task has ended without it, and
+    /// [`Event::Ended`](super::Event::Ended) is ignored.
+    pub fn waits_for_call(&self, frame: FrameId) -> bool {
+        let is_call = |frame: &Frame| matches!(frame.state, frame::State::Call);
+        !self.status.is_ended() && self.frames.get(&frame).is_some_and(|frame| is_call(frame))
     }
 
     /// Number of tasks that it has begun.
