@@ -30,6 +30,10 @@ pub(super) struct PendingCall {
 }
 
 /// What a pending call has given.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "most are functions, and a box would cost each of them an allocation"
+)]
 enum Ended {
     Task(WorkflowResult),
     /// A function has run; its effects are not stored yet.
