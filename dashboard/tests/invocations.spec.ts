@@ -19,7 +19,11 @@ permissions = { publish = ["out"] }
 retry = { attempts = 5, backoff = "1h" }
 `;
 const SOURCE = `export default async (event, context) => {
-    if (BROKEN) throw new Error("the valve is stuck ${MARKUP}");
+    if (BROKEN) {
+        // Two that fail in the same millisecond have no order.
+        for (const now = Date.now(); Date.now() === now; );
+        throw new Error("the valve is stuck ${MARKUP}");
+    }
     await context.publish("out", event.text(), { qos: 1 });
 };
 `;
